@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -83,15 +83,23 @@ def read_settings(
             _locate(document, keys, place, path.resolve().parent)
     for change in changes:
         _put(document, change)
-    return located(changed_by(start, document, where, lines))
+    overridden = {tuple(change.partition("=")[0].strip().split(".")) for change in changes}
+    return located(changed_by(start, document, where, lines, overridden))
 
 
-def changed_by(defaults: T, document: Mapping[str, Any], where: str, text: str = "") -> T:
+def changed_by(
+    defaults: T,
+    document: Mapping[str, Any],
+    where: str,
+    text: str = "",
+    overridden: Collection[tuple[str, ...]] = (),
+) -> T:
     """Settings with the values of nested tables, paths as they stand.
 
     Args:
         where: what is said to be wrong.
         text: of the file that the tables are of; its lines are named.
+        overridden: keys whose values are not the file's but come from ``--set``.
 
     Raises:
         UsageError: all unknown keys and all values of another type.
@@ -108,8 +116,9 @@ def changed_by(defaults: T, document: Mapping[str, Any], where: str, text: str =
         replace = msgspec.structs.replace if isinstance(section, msgspec.Struct) else dataclasses.replace
         for key, value in table.items():
             here = (*path, key)
+            line = " (--set)" if text and here in overridden else _line(text, here)
             if key not in known:
-                errors.append(f"{_name(here)} is unknown{_line(text, here)}; {_nearest(key, known, everywhere)}")
+                errors.append(f"{_name(here)} is unknown{line}; {_nearest(key, known, everywhere)}")
                 continue
             own = getattr(section, key)
             if _is_settings(own) and isinstance(value, dict):
@@ -120,7 +129,7 @@ def changed_by(defaults: T, document: Mapping[str, Any], where: str, text: str =
             except msgspec.ValidationError as error:
                 choices = typing.get_args(types[key]) if typing.get_origin(types[key]) is typing.Literal else ()
                 wanted = f"expected {' or '.join(map(str, choices))}" if choices else error
-                errors.append(f"{_name(here)} = {value!r}{_line(text, here)}: {wanted}")
+                errors.append(f"{_name(here)} = {value!r}{line}: {wanted}")
         try:
             return replace(section, **changed)
         except UsageError as error:  # of a dataclass that checks itself

@@ -212,7 +212,11 @@ def classes_in(checkpoint: Path, network: Any) -> int:
     name = classifier_name(network)
     try:
         with safe_open(_checked(checkpoint), "pt") as file:
-            return int(file.get_slice(f"{name}.weight").get_shape()[0]) if f"{name}.weight" in set(file.keys()) else 0
+            keys = set(file.keys())
+            first = next(iter(keys), "").partition(".")[0] + "."  # of all, where they were saved from a wrapper
+            wrapped = first if all(key.startswith(first) for key in keys) else ""
+            stored = next((key for key in (f"{name}.weight", f"{wrapped}{name}.weight") if key in keys), "")
+            return int(file.get_slice(stored).get_shape()[0]) if stored else 0
     except (SafetensorError, OSError) as error:
         raise UsageError(f"--checkpoint {checkpoint} is not a safetensors file ({error})") from None
 

@@ -22,6 +22,7 @@ import torch
 from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import track
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
@@ -91,28 +92,40 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
         PhotoError: a photo cannot be decoded; rows before it are kept, and the next call goes on from there.
     """
     key = bank_key(backbone, table)
-    place = folder / key
+    with one_at_a_time(folder / f".{key}.lock"):  # another process would begin from the first photo, in this file
+        _fill(backbone, table, folder / key, device)
+    features = np.load(folder / key / "features.npy", mmap_mode="r")
+    return FeatureCache(table, features, key, np.arange(len(table)))
+
+
+def _fill(backbone: Backbone, table: PhotoTable, place: Path, device: str) -> None:
+    """Extracts the features that a bank's folder lacks."""
     place.mkdir(parents=True, exist_ok=True)
     progress, path = place / "progress.json", place / "features.npy"
     done = json.loads(progress.read_text())["rows"] if progress.exists() and path.exists() else 0
     mode, shape = ("r+", None) if done else ("w+", (len(table), backbone.row))
     features = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
-    starts = range(done, len(table), BATCH)
+    starts, start = range(done, len(table), BATCH), done
     encoder = backbone.encoder.eval().to(device).to(memory_format=torch.channels_last)
     clips = backbone.preprocessing.of_clips
     layout = torch.preserve_format if clips else torch.channels_last  # of five axes there is no other
     forward = (1 if clips else CPU_FORWARD) if device == "cpu" else BATCH
-    with torch.inference_mode():
-        for number, (start, pixels) in enumerate(track(_batches(table, backbone, starts), "features", len(starts)), 1):
-            for part in torch.from_numpy(pixels).split(forward):
-                rows = encoder(part.to(device, memory_format=layout)).float().cpu().numpy()
-                features[start : start + len(rows)] = rows
-                start += len(rows)
-            if number % FLUSH_EVERY == 0 or number == len(starts):
-                features.flush()
-                write_file(progress, json.dumps({"rows": start}))
+    try:
+        with torch.inference_mode():
+            batches = track(_batches(table, backbone, starts), "features", len(starts))
+            for number, (start, pixels) in enumerate(batches, 1):
+                for part in torch.from_numpy(pixels).split(forward):
+                    rows = encoder(part.to(device, memory_format=layout)).float().cpu().numpy()
+                    features[start : start + len(rows)] = rows
+                    start += len(rows)
+                if number % FLUSH_EVERY == 0:
+                    features.flush()
+                    write_file(progress, json.dumps({"rows": start}))
+    finally:  # a photo that cannot be decoded costs none of those before it
+        if start > done:
+            features.flush()
+            write_file(progress, json.dumps({"rows": start}))
     encoder.to(memory_format=torch.contiguous_format)  # as the caller's network was
-    return FeatureCache(table, np.load(path, mmap_mode="r"), key, np.arange(len(table)))
 
 
 def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[tuple[int, np.ndarray]]:

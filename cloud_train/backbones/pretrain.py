@@ -83,7 +83,8 @@ def train_encoder(
     contract = backbone.preprocessing
     pixels, labels = torch.from_numpy(decoded(train, contract, "drawing")), torch.from_numpy(train.label)
     photos = Photos(pixels, labels, train.domain, contract.mean, contract.std)
-    per_epoch = len(train) // recipe.batch
+    batch = min(recipe.batch, len(train))
+    per_epoch = len(train) // batch
     steps = recipe.epochs * per_epoch
     optimiser = torch.optim.AdamW(network.parameters(), recipe.learning_rate, weight_decay=recipe.weight_decay)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, recipe.learning_rate, total_steps=steps, pct_start=0.2)
@@ -91,7 +92,7 @@ def train_encoder(
     started, recent = time.monotonic(), 0.0
     for step in track(range(steps), "encoder", steps):
         if step % per_epoch == 0:
-            queue = torch.randperm(len(train), generator=order).split(recipe.batch)
+            queue = torch.randperm(len(train), generator=order).split(batch)
         rows = queue[step % per_epoch]
         logits = network(photos.batch(rows)) if read_out is None else read_out(network(photos.batch(rows)))
         loss = label_loss(logits, labels[rows])

@@ -161,7 +161,10 @@ def read_classes(text: str) -> tuple[str, ...]:
         from refocus.cloud_train.federated.run import FederatedRun
 
         return FederatedRun(path).classes
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else text.split(",")
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines() if path.is_file() else text.split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--classes {text}: expected text in UTF-8, one class name per line ({error})") from None
     names = tuple(line.strip() for line in lines if line.strip())
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError(f"--classes {text}: expected two names or more, each once")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
+import os
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,9 +16,11 @@ from refocus.cloud_train.data.hub import downloaded, is_hub, load_parquet, parqu
 from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
 from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.progress import say
 from refocus.edge.photos import MAX_PHOTO_BYTES
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
+PHOTOS_UNREAD = {".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
@@ -56,7 +60,9 @@ def load_photos(
         )
     names, read, stamp = _open_zip(source) if source.is_file() else _open_folder(source)
     names = [
-        name for name in names if not name.startswith("__MACOSX/") and not PurePosixPath(name).name.startswith("._")
+        name
+        for name in names
+        if not name.startswith("__MACOSX/") and not any(part.startswith(".") for part in PurePosixPath(name).parts)
     ]
     found = [name for name in names if PurePosixPath(name).name in METADATA]
     places = {PurePosixPath(name).parent for name in found}
@@ -77,7 +83,7 @@ Source = tuple[list[str], Callable[[str], bytes], Callable[[str], str]]  # names
 
 
 def _open_folder(folder: Path) -> Source:
-    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    names = sorted(_files_of(folder))
 
     def read(name: str) -> bytes:
         try:
@@ -90,6 +96,20 @@ def _open_folder(folder: Path) -> Source:
         return f"{found.st_size} {found.st_mtime_ns}"
 
     return names, read, stamp
+
+
+def _files_of(folder: Path) -> Iterator[str]:
+    """Names of the files below a folder, linked folders followed once each."""
+    seen: set[tuple[int, int]] = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(place)  # noqa: PTH116
+        if (status.st_dev, status.st_ino) in seen:  # a link in a circle
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        for name in files:
+            if (Path(place) / name).is_file():
+                yield (Path(place) / name).relative_to(folder).as_posix()
 
 
 def _open_zip(path: Path) -> Source:
@@ -123,6 +143,11 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
     base = PurePosixPath(name).parent
     split_by_folder = split_named(base.name)
     for number, row in enumerate(rows, 1):
+        if isinstance(row, dict) and None in row:
+            raise DataError(
+                f"--data {where}: {name}, row {number} has more cells than the header; put values with commas in"
+                ' quotes, as "player, CD"'
+            )
         for needed, flag in (("file_name", ""), (column_of["label"], "; name another as label_column")):
             if not isinstance(row, dict) or row.get(needed) is None:
                 has = sorted(row) if isinstance(row, dict) else type(row).__name__
@@ -140,7 +165,7 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
 
 def _parse(name: str, content: bytes) -> list[Any]:
     if name.endswith(".csv"):
-        return list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+        return list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
     if name.endswith(".jsonl"):
         return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     import pyarrow as arrow
@@ -176,6 +201,10 @@ def _from_metadata(
 def _from_tree(source: Source, where: str) -> PhotoTable:
     names, read, stamp = source
     photo = [name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES]
+    others = {PurePosixPath(name).suffix.lower() for name in names} & PHOTOS_UNREAD
+    if others:
+        count = sum(PurePosixPath(name).suffix.lower() in others for name in names)
+        say(f"{count} photos are left out: {', '.join(sorted(others))} are not read here; convert them to JPEG")
     labels = [PurePosixPath(name).parent.name for name in photo]
     if not photo or "" in labels:
         raise DataError(

@@ -33,7 +33,7 @@ def windows(table: PhotoTable, length: int, rng: np.random.Generator | None = No
         parts.append(rows[: len(rows) // length * length].reshape(-1, length))
     cut = np.concatenate(parts) if parts else np.zeros((0, length), dtype=int)
     if not len(cut):
-        raise DataError(f"no client has {length} photos; shorten --window or add photos per person")
+        raise DataError(f"no client has {length} photos; make block.window shorter, or add photos per person")
     return rng.permutation(cut) if rng is not None else cut
 
 

@@ -124,7 +124,10 @@ def gather(
     if len(first) < len(table):
         say(f"{len(table) - len(first)} photos are equal to another one to the pixel and left out")
         table, pixels = table.rows(first), pixels[first]
-    people = {name: rows for name, rows in table.clients() if len(rows) >= FEWEST}
+    everybody = list(table.clients())
+    people = {name: rows for name, rows in everybody if len(rows) >= FEWEST}
+    if len(people) < len(everybody):
+        say(f"{len(everybody) - len(people)} of {len(everybody)} clients have fewer than {FEWEST} photos: left out")
     if len(people) < 2:
         raise DataError(f"{len(people)} clients have {FEWEST} photos or more; add photos, or fewer clients")
     roles = {name: _divide(table.split[rows], rows, rng) for name, rows in people.items()}
@@ -208,6 +211,11 @@ def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> di
     mixed = rng.permutation(rows)
     if (split == "test").any() and (split != "test").any():
         judged, rest = rows[split == "test"], rng.permutation(rows[split != "test"])
+        if len(rest) < 2:
+            raise DataError(
+                f"a client has {len(judged)} photos for judging and {len(rest)} for training; expected one or more for"
+                " training and one for tuning"
+            )
         tuned = max(1, round(len(rest) * SHARES["validation"] / (1 - SHARES["test"])))
         return {"train": rest[tuned:], "validation": rest[:tuned], "test": judged}
     ends = np.cumsum([round(share * len(mixed)) for share in SHARES.values()])[:-1]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import Photos
+from refocus.cloud_train.data.partitions import DEALT
 from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
@@ -58,6 +59,12 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
         DataError: no photos are left, or somebody who taught the current release would judge now.
     """
     table = load_table(config.data, by_hash)
+    if config.data.clients == "natural" and np.char.startswith(table.client, f"{DEALT}/").any():
+        raise DataError(
+            f"{config.data.source} names nobody in a column '{config.data.client_column}': each photo needs the person"
+            " who took it, who stays on one side of every release; add that column, or name another as"
+            " data.client_column"
+        )
     contents, broken = _read_all(table)
     kept = _distinct(table, contents)
     table, contents = table.rows(kept), contents[kept]

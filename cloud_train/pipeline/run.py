@@ -190,12 +190,13 @@ def _go(work: Path, lock: int) -> Outcome:
         pass_fds=(lock,),
     )
     assert flow.stdout is not None  # noqa: S101
+    tell = _Teller()
     with (work / "flow.log").open("a", encoding="utf-8") as log, flow:
         for line in flow.stdout:
             log.write(line)
             log.flush()
             _keep_number(work)
-            _tell(line)
+            tell(line)
     if flow.returncode:
         error = read_state(work, "error")
         where = f"the run {work.name} failed; {work / 'flow.log'} says where, refocus pipeline resume goes on"
@@ -218,16 +219,25 @@ def _keep_number(work: Path) -> None:
         new.unlink()
 
 
-def _tell(line: str) -> None:
-    """What the steps say, without Metaflow's own lines."""
-    found = TASK_LINE.match(line)
-    if found is None:
-        return
-    name, text = ({"start": "ingest", "end": "report"}.get(found[1], found[1])), found[2]
-    if text == "Task is starting.":
-        say(f"{name} ...")
-    elif not text.startswith(("Task ", "Foreach ")):
-        say(f"{name}: {text}")
+class _Teller:
+    """Says what the steps say, without Metaflow's own lines and without tracebacks, which are in ``flow.log``."""
+
+    def __init__(self) -> None:
+        self._in_traceback = False
+
+    def __call__(self, line: str) -> None:
+        found = TASK_LINE.match(line)
+        if found is None:
+            return
+        name, text = ({"start": "ingest", "end": "report"}.get(found[1], found[1])), found[2]
+        if text.startswith("Traceback "):
+            self._in_traceback = True
+        elif self._in_traceback:
+            self._in_traceback = not text.strip() or text.startswith(" ")  # the line that ends it names the error
+        elif text == "Task is starting.":
+            say(f"{name} ...")
+        elif text.strip() and not text.startswith(("Task ", "Foreach ", "<flow ", "During handling ", "The above exc")):
+            say(f"{name}: {text}")
 
 
 def _locked(folder: Path) -> contextlib.AbstractContextManager[int]:

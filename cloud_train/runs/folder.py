@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from refocus.cloud_train.data.table import PhotoTable
-from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import settings_toml
@@ -67,12 +68,45 @@ RUN_SETTINGS = "run.toml"
 KEPT = ("features",)  # by their content: whatever the settings, they are found again or not used
 
 
+PHOTOS_OF_RUN = "data.sha256"
+
+
+def same_photos(folder: Path, fingerprint: str, made: Iterable[Path]) -> None:
+    """Notes of which photos, labels, people and splits a run is.
+
+    Args:
+        made: what was made of them so far; where nothing was, others may take their place.
+
+    Raises:
+        DataError: it was started on others.
+    """
+    path = folder / PHOTOS_OF_RUN
+    if path.exists() and path.read_text().strip() != fingerprint and any(one.exists() for one in made):
+        raise DataError(
+            f"{folder} was started on other photos, labels, people or splits; restore them, or choose another folder"
+        )
+    if not path.exists() or path.read_text().strip() != fingerprint:
+        write_file(path, fingerprint + "\n")
+
+
+LOCK = ".lock"
+
+
 @contextmanager
-def starting(folder: Path) -> Iterator[None]:
+def starting(folder: Path, alone: bool = False) -> Iterator[None]:
     """A start that fails by a mistake of the caller's leaves nothing behind that refuses the corrected call.
 
     Once something was trained for a seed the run has begun, and stays as it is.
+
+    Args:
+        alone: another process that starts in this folder waits for this one.
     """
+    with one_at_a_time(folder / LOCK) if alone else nullcontext(), _starting(folder):
+        yield
+
+
+@contextmanager
+def _starting(folder: Path) -> Iterator[None]:
     before = {*folder.rglob("*")}
     try:
         yield
@@ -86,6 +120,8 @@ def starting(folder: Path) -> Iterator[None]:
             elif (not trained and path.relative_to(folder).parts[0] not in KEPT) or path.match("run*.toml"):
                 path.unlink(missing_ok=True)
         with suppress(OSError):
+            if [*folder.iterdir()] == [folder / LOCK]:
+                (folder / LOCK).unlink()
             folder.rmdir()
         raise
 
@@ -177,6 +213,13 @@ def photo_folder(place: Path, table: PhotoTable, rows: Iterable[tuple[str, int]]
 
 def numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, int]]:
     """Rows of clients' streams for :func:`photo_folder`."""
+    taken: set[str] = set()
     for client, rows in people:
+        folder = plain = re.sub(r"[/\\\0]", "_", client)[:100].strip(". ") or "_"
+        for count in itertools.count(2):
+            if folder not in taken:
+                break
+            folder = f"{plain}-{count}"
+        taken.add(folder)
         for number, row in enumerate(rows.tolist()):
-            yield f"{client.replace('/', '_')}/{number:03d}", row
+            yield f"{folder}/{number:03d}", row

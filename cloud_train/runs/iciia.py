@@ -69,7 +69,7 @@ from refocus.cloud_train.methods.iciia.train import (
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, gate_for, train_gate
 from refocus.cloud_train.methods.test_time.trade_off import FOREIGN_PART
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.runs.folder import numbered, photo_folder, save_settings, settings_of
+from refocus.cloud_train.runs.folder import numbered, photo_folder, same_photos, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import MAX_FRAMES, Preprocessing, load_bundle, photo_hash
 from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint, save_checkpoint
@@ -117,7 +117,7 @@ class DataConfig:
     alpha: Positive = 0.1
     number_of_clients: Annotated[int, msgspec.Meta(ge=4)] = 100
     glyph_clients: dict[str, Count] = field(default_factory=lambda: dict(glyphs.CLIENTS))
-    seed: int = 0
+    seed: Annotated[int, msgspec.Meta(ge=0)] = 0
 
 
 @dataclass(frozen=True)
@@ -179,8 +179,15 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
     columns = config.label_column, config.client_column, config.domain_column, parent_column
     table = load_source(Path(config.source), *columns, several=config.labels == "several")
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
-        assert_clients_never_meet(table)
-        return table.rows(table.split != "")
+        kept = (table.split != "") & (table.client != "")
+        if kept.any():
+            if not kept.all():
+                say(
+                    f"{int((~kept).sum())} of {len(table)} photos are left out: their row names no split, or nobody in"
+                    f" the column {config.client_column}"
+                )
+            assert_clients_never_meet(table.rows(kept))
+            return table.rows(kept)
     if (table.split != "").any():
         say("the split column is not used: it needs natural clients and at least train, validation and test")
     return split(table.with_clients(_deal(config, table)), SHARES, config.seed)
@@ -188,7 +195,13 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
 
 def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
     if config.clients == "natural" and (table.client != "").any():
-        return natural(table.client, smallest=2)
+        client = natural(table.client, smallest=2)
+        if (left := int((client == "").sum())) > 0:
+            say(
+                f"{left} of {len(table)} photos are left out: their row names nobody in the column"
+                f" {config.client_column}, or a person with one photo"
+            )
+        return client
     if config.clients == "natural" and config.client_column != DataConfig.client_column:
         raise DataError(
             f"--data {config.source} names no clients in a column '{config.client_column}'; name another as"
@@ -285,6 +298,7 @@ class Run:
         what = "a run: it has no run.json; make one with refocus train"
         self.config = config = settings_of(path, config, RunConfig, what)
         self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
+        self._fingerprint = self.table.fingerprint()
         self.own_classifier = not (config.bundle or config.checkpoint)
         if config.bundle:
             kept = folder / COPY
@@ -437,6 +451,8 @@ class Run:
         return made or self._prepare(device)
 
     def _prepare(self, device: str) -> Prepared:
+        made = [self.folder / name for name in ("plain.json", "taught_by.json", "parity", "calibration")]
+        same_photos(self.folder, self._fingerprint, [*made, *self.heads()])
         backbone = self.backbone()
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
@@ -611,7 +627,10 @@ def load_backbone(config: RunConfig) -> Backbone:
     probe = create_backbone(config.backbone, 1, **arguments)
     backbone = create_backbone(config.backbone, classes_in(path, probe.network), **arguments)
     load_weights(backbone, path)
-    stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
+    stated: dict[str, Any] = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
+    if side := arguments.get("img_size"):
+        # timm states the side of the published weights, whatever side the network was made for.
+        stated |= {"resize_shorter": side, "crop": side}
     try:
         wanted = msgspec.convert(msgspec.to_builtins(backbone.preprocessing) | stated, Preprocessing)
         backbone = replace(backbone, preprocessing=wanted)

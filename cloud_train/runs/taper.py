@@ -56,7 +56,7 @@ from refocus.cloud_train.methods.taper.train import (
 from refocus.cloud_train.methods.taper.trunk import NO_SHIFT, Activations, Trunk, activations, cut, restate_norms
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.resume import SUFFIX, seconds_of
-from refocus.cloud_train.runs.folder import once, photo_folder, save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, photo_folder, same_photos, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.cloud_train.settings import Photos as PhotoSource
 from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
@@ -137,7 +137,7 @@ class TaperConfig:
     text_encoder: str = MINILM
     recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
     glyph_clients: dict[str, Count] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
-    data_seed: int = 0
+    data_seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     grown_from: FilePath = ""
 
 
@@ -188,6 +188,7 @@ class TaperRun:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
+        same_photos(folder, self.table.fingerprint(), [folder / "photos", *folder.glob("seed-*")])
 
     def _described(self, table: PhotoTable | None) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
         if self.config.grown_from:

@@ -20,6 +20,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.service.guard import Guard, Metrics
 
 HEAD_BYTES = 16 << 10  # of a request line with all headers
@@ -211,6 +212,9 @@ def make_server(app: Guard, host: str, port: int, limits: Limits) -> tuple[uvico
     """A server, and the socket on which it will listen: ``server.run(sockets=[socket])``.
 
     The client's address is that of the connection: headers in which a proxy names another are not read.
+
+    Raises:
+        UsageError: nothing can listen there.
     """
     protocol = functools.partial(BoundedProtocol, connections=Connections(limits, app.metrics))
     config = uvicorn.Config(
@@ -226,4 +230,10 @@ def make_server(app: Guard, host: str, port: int, limits: Limits) -> tuple[uvico
         backlog=BURST,
         h11_max_incomplete_event_size=HEAD_BYTES,
     )
-    return _Server(config), config.bind_socket()
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except OSError as error:
+        where = f"{host}, port {port} ({error.strerror or error})"
+        raise UsageError(f"nothing can listen on {where}; choose another --port or --host") from None
+    listening.set_inheritable(True)
+    return _Server(config), listening

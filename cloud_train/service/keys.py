@@ -64,7 +64,7 @@ def read_tokens(path: Path) -> list[str]:
 
 
 def signing_key(path: Path) -> Ed25519PrivateKey:
-    """The private key of a file; made, readable by its owner only and with its public half beside it, if missing.
+    """The private key of a file; made, readable by its owner only, if missing, as is its public half beside it.
 
     Raises:
         UsageError: as :func:`read_secret`; the file is not such a key.
@@ -74,8 +74,7 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
         content = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             stream.write(content)
-        public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-        path.with_name(f"{path.name}.pub").write_bytes(public)
+        _write_public(path, key)
         return key
     try:
         found = load_pem_private_key(read_secret(path, "--key"), password=None)
@@ -83,7 +82,15 @@ def signing_key(path: Path) -> Ed25519PrivateKey:
         raise UsageError(f"--key {path} is not a private key in PEM format ({error})") from None
     if not isinstance(found, Ed25519PrivateKey):
         raise UsageError(f"--key {path}: expected an ed25519 key; name a missing file to have one made")
+    _write_public(path, found)
     return found
+
+
+def _write_public(path: Path, key: Ed25519PrivateKey) -> None:
+    """The public half beside a key, where it is missing."""
+    place = path.with_name(f"{path.name}.pub")
+    if not place.exists():
+        place.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 
 def public_key(path: Path) -> Ed25519PublicKey:

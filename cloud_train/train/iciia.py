@@ -89,7 +89,7 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
     settings = checked(settings)
     check_network(settings)  # before photos are read
     fabric = settings.devices.launch()
-    with starting(out):
+    with starting(out, alone=fabric.is_global_zero):
         run = Run(out, part_of(settings, RunConfig))
         width, drawn = _width(settings), settings.data.source in DRAWN
         several = settings.partitions or (settings.block.partitions,)

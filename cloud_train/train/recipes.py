@@ -13,7 +13,8 @@ from refocus.cloud_train.settings import changed_by
 T = TypeVar("T")
 Settings = TypeVar("Settings", bound="OfRecipes")
 Recipe = Callable[[Mapping[str, Any]], T]
-Seeds = Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)]
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Seeds = Annotated[tuple[Seed, ...], msgspec.Meta(min_length=1)]
 
 
 class OfRecipes:

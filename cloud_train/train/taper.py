@@ -84,7 +84,7 @@ def train_taper(settings: TaperSettings, out: Path) -> list[Checkpoint]:
             corrected call.
     """
     settings, made = checked(settings), []
-    with starting(out):
+    with starting(out, alone=True):
         run = open_taper(out, part_of(settings, TaperConfig))
         run.check()
         note_settings(out, settings)

@@ -156,8 +156,8 @@ class UpdateAgent:
                 load_bundle(self.slots.path(record.previous))
             except BundleError as error:
                 raise UpdateError(
-                    f"release {record.previous.number} cannot serve again: {error}; the next look fetches it again, or a"
-                    " later one"
+                    f"release {record.previous.number} cannot serve again: {error}; the next look fetches it again, or"
+                    " a later one"
                 ) from error
         self.slots.change(transitions.rolled_back, why)
 

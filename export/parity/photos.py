@@ -58,7 +58,7 @@ def labels_of(streams: Streams) -> dict[Path, str]:
     of photos from several folders (:func:`pooled_streams`) the folder's name is the label where no table gives one.
 
     Raises:
-        ExportError: the table lacks one of the two columns.
+        ExportError: the table lacks one of the two columns, or cannot be read.
     """
     everything = [photo for photos in streams.values() for photo in photos]
     several = len({photo.parent for photos in list(streams.values())[:1] for photo in photos}) > 1
@@ -66,12 +66,24 @@ def labels_of(streams: Streams) -> dict[Path, str]:
     for folder in sorted({folder for photo in everything for folder in (photo.parent, photo.parent.parent)}):
         table = folder / METADATA
         if table.is_file():
-            with table.open(newline="", encoding="utf-8") as lines:
-                rows = csv.DictReader(lines)
-                if not {"file_name", "label"} <= set(rows.fieldnames or ()):
-                    raise ExportError(f"{table}: expected the columns file_name and label, found {rows.fieldnames}")
-                found |= {folder / row["file_name"]: row["label"] for row in rows}
+            found |= {folder / name: label for name, label in _rows_of(table)}
     return found
+
+
+def _rows_of(table: Path) -> Iterator[tuple[str, str]]:
+    """File name and label of each row."""
+    try:
+        rows = csv.DictReader(io.StringIO(table.read_bytes().decode("utf-8-sig"), newline=""))
+        if not {"file_name", "label"} <= set(rows.fieldnames or ()):
+            raise ExportError(f"{table}: expected the columns file_name and label, found {rows.fieldnames}")
+        for number, row in enumerate(rows, 1):
+            if None in row or not row["file_name"] or row["label"] is None:
+                raise ExportError(
+                    f"{table}: row {number} has other cells than the header; put values with commas in quotes"
+                )
+            yield row["file_name"], row["label"]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ExportError(f"{table} cannot be read as CSV in UTF-8 ({error})") from None
 
 
 def write_labels(folder: Path, labels: Iterable[tuple[Path, str]]) -> None:

@@ -119,7 +119,7 @@ def read_labels(path: Path) -> tuple[str, ...]:
     """
     content = read_file(path, _MAX_LABELS_BYTES, "a file of labels", ExportError)
     try:
-        names = tuple(line.strip() for line in content.decode().splitlines() if line.strip())
+        names = tuple(line.strip() for line in content.decode("utf-8-sig").splitlines() if line.strip())
     except UnicodeDecodeError:
         raise ExportError(f"--labels {path}: expected text in UTF-8, one class name per line") from None
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
@@ -194,6 +194,9 @@ def _from_function(module: str, function: str, settings: NetworkSettings) -> Fou
         near = get_close_matches(module, [entry.name for entry in entry_points(group=NETWORKS_GROUP)], 1)
         hint = f"; did you mean {near[0]}:{function}?" if near else "; expected timm:NAME, module:function or FILE.pt2"
         raise ExportError(f"{asked}: {module} cannot be imported ({error}){hint}") from None
+    except Exception as error:  # the caller's own code raises anything
+        why = f"{type(error).__name__}: {error}"
+        raise ExportError(f"{asked}: {module or 'no module'} cannot be imported ({why})") from error
     finally:
         sys.path.remove(here)
     build: Callable[..., Any] | None = getattr(home, function, None)

@@ -534,3 +534,31 @@ def test_a_run_reads_domains_and_parents_from_columns_of_any_name(tmp_path):
     table = load_table(DataConfig(str(folder), domain_column="style", parent_column="kind"))
     assert set(zip(table.label.tolist(), table.domain.tolist(), strict=True)) == {(0, "x"), (1, "y")}
     assert {str(parent) for parent in table.parent} == {"m", "n"}
+
+
+def test_photos_with_splits_and_without_people_are_dealt_to_pseudo_people(tmp_path, caplog):
+    rows = [("file_name", "label", "split")]
+    for number in range(1200):
+        Image.new("RGB", (2, 2), (number % 256, number // 256, 0)).save(tmp_path / f"{number}.png")
+        rows.append((f"{number}.png", f"class {number % 12}", ("train", "val", "test")[number % 3]))
+    (tmp_path / "metadata.csv").write_text("\n".join(map(",".join, rows)))
+    with caplog.at_level("INFO"):
+        table = load_table(DataConfig(str(tmp_path)))
+    assert "pseudo-people" in caplog.text
+    assert all(table.client[table.split != ""])
+
+
+def test_photos_whose_row_names_nobody_are_left_out_and_counted(tmp_path, caplog):
+    rows = [("file_name", "label", "client", "split")]
+    for number in range(60):
+        Image.new("RGB", (2, 2), (number, 0, 0)).save(tmp_path / f"{number}.png")
+        split = ("train", "validation", "test")[number // 20]
+        rows.append(
+            (f"{number}.png", f"class {number % 3}", "" if number % 20 == 7 else f"{split} {number % 4}", split)
+        )
+    (tmp_path / "metadata.csv").write_text("\n".join(map(",".join, rows)))
+    with caplog.at_level("INFO"):
+        table = load_table(DataConfig(str(tmp_path)))
+    assert len(table) == 57
+    assert "3 of 60 photos are left out" in caplog.text
+    assert "" not in table.client

@@ -23,7 +23,7 @@ from refocus.cloud_train.pipeline.data import by_hash, choose_photos, read_list
 from refocus.cloud_train.pipeline.finish import release
 from refocus.cloud_train.pipeline.gates import people_gate
 from refocus.cloud_train.pipeline.report import model_card, write_report
-from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, last_run, run_pipeline
+from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, _Teller, last_run, run_pipeline
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
 from refocus.cloud_train.runs.iciia import DataConfig
 
@@ -540,3 +540,17 @@ def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another
         bundle, photos, ("onnxruntime", "fp32"), dict.fromkeys(another, "runic"), work / PERSONAL
     )
     np.testing.assert_array_equal(of_nobody[:, 0], found["plain"])
+
+
+def test_a_mistake_is_told_without_a_traceback(caplog):
+    tell, before = _Teller(), "2026-01-01 12:00:00.000 [1795/start/1 (pid 7)] "
+    with caplog.at_level("INFO"):
+        for text in (
+            "Task is starting.", "features: 3 of 7", "<flow Retraining step start> failed:", "",
+            "Traceback (most recent call last):", '  File "run.py", line 3, in start', "    raise DataError()", "",
+            "refocus.cloud_train.errors.DataError: 9 people leave the split validation empty", "going on", "Task failed.",
+        ):  # fmt: skip
+            tell(before + text + "\n")
+    assert [record.getMessage() for record in caplog.records] == [
+        "ingest ...", "ingest: features: 3 of 7", "ingest: going on"
+    ]  # fmt: skip

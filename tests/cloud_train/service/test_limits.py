@@ -346,3 +346,17 @@ def test_requests_on_one_connection_each_get_their_own_time():
             time.sleep(0.1)
         connection.close()
         assert not metrics.dropped
+
+
+def test_a_port_that_is_taken_is_one_clear_error():
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.service.connections import Limits, make_server
+    from refocus.cloud_train.service.guard import Bounds, Guard, Metrics
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        guard = Guard(None, [TOKEN], Bounds(), Metrics())
+        with pytest.raises(
+            UsageError, match=rf"nothing can listen on 127\.0\.0\.1, port {port} \(Address already in use"
+        ):
+            make_server(guard, "127.0.0.1", port, Limits())

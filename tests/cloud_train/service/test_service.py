@@ -335,3 +335,10 @@ def test_tokens_that_could_be_guessed_and_keys_that_are_none_are_refused(tmp_pat
     assert (tmp_path / "made.pem").stat().st_mode & 0o777 == 0o600
     with pytest.raises(UsageError, match="not a public key in PEM"):
         public_key(tmp_path / "made.pem")
+
+
+def test_the_public_half_of_a_key_is_made_where_it_is_missing(tmp_path):
+    key = signing_key(tmp_path / "key.pem")
+    (tmp_path / "key.pem.pub").unlink()
+    assert signing_key(tmp_path / "key.pem").public_key() == key.public_key()
+    assert public_key(tmp_path / "key.pem.pub") == key.public_key()

@@ -330,3 +330,11 @@ def test_settings_made_in_python_are_checked_too(tmp_path):
     with pytest.raises(UsageError, match=r"recipe\.epochs = 0"):
         train_iciia(wrong, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_value_of_set_is_not_looked_for_in_the_file(tmp_path):
+    (tmp_path / "run.toml").write_text("[recipe]\nepochs = 3\nmomentum = 'much'\n")
+    with pytest.raises(UsageError) as mistake:
+        read_settings(IciiaSettings(), tmp_path / "run.toml", ["recipe.epochs=abc"])
+    assert "recipe.epochs = 'abc' (--set)" in str(mistake.value)
+    assert "recipe.momentum = 'much' (line 3)" in str(mistake.value)

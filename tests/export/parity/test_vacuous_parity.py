@@ -109,3 +109,24 @@ def test_the_labels_of_parity_photos_come_from_the_table_beside_them(tiny_run, t
     (tmp_path / "metadata.csv").write_text("photo,class\n")
     with pytest.raises(ExportError, match="expected the columns file_name and label"):
         labels_of({"anna": [tmp_path / "anna" / "1.png"]})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"file_name,label\n1.png\n", "row 1 has other cells than the header"),
+        (b"file_name,label\n1.png,player, CD\n", "put values with commas in quotes"),
+        (b"file_name,label\n1.png,caf\xe9\n", "cannot be read as CSV in UTF-8"),
+    ],
+)
+def test_a_table_of_labels_that_is_not_what_it_should_be_is_one_clear_error(content, message, tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "metadata.csv").write_bytes(content)
+    with pytest.raises(ExportError, match=message):
+        labels_of({"anna": [tmp_path / "anna" / "1.png"]})
+
+
+def test_a_table_of_labels_from_windows_is_read(tmp_path):
+    (tmp_path / "anna").mkdir()
+    (tmp_path / "anna" / "metadata.csv").write_text("file_name,label\n1.png,cat\n", encoding="utf-8-sig")
+    assert labels_of({"anna": [tmp_path / "anna" / "1.png"]}) == {tmp_path / "anna" / "1.png": "cat"}

@@ -71,7 +71,7 @@ def test_a_function_in_the_working_folder_gives_a_network(code):
 def test_weights_and_labels_of_ones_own_are_taken(code):
     made = open_network("my_nets:build", NetworkSettings()).module
     save_file({name: tensor + 1 for name, tensor in made.state_dict().items()}, code / "w.safetensors")
-    (code / "labels.txt").write_text("ant\nbee\ncat\n")
+    (code / "labels.txt").write_text("ant\nbee\ncat\n", encoding="utf-8-sig")  # as a Windows editor saves it
     asked = NetworkSettings(
         checkpoint=code / "w.safetensors", labels=code / "labels.txt", preprocessing={"crop": 96, "resize_shorter": 96}
     )
@@ -102,6 +102,10 @@ def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
     [
         ("my_nets:bild", {}, "my_nets has no bild; did you mean build"),
         ("my_netz:build", {}, "my_netz cannot be imported"),
+        (":build", {}, "no module cannot be imported"),
+        (".nets:build", {}, ".nets cannot be imported"),
+        ("half_written:build", {}, "half_written cannot be imported .SyntaxError"),
+        ("wrong_name:build", {}, "wrong_name cannot be imported .NameError: name 'nowhere' is not defined"),
         ("tim:resnet18", {}, "did you mean timm:resnet18"),
         ("my_nets:number", {}, "returns int, expected a torch.nn.Module"),
         ("my_nets:broken", {}, "failed with {} .KeyError"),
@@ -119,6 +123,8 @@ def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
     ],
 )
 def test_a_network_that_cannot_be_had_is_refused(code, text, settings, message):
+    (code / "half_written.py").write_text("def build(:\n")
+    (code / "wrong_name.py").write_text("build = nowhere\n")
     with pytest.raises(ExportError, match=message):
         open_network(text, NetworkSettings(**settings))
 
