@@ -309,7 +309,7 @@ def test_a_failed_start_of_the_others_refuses_no_corrected_command(train, change
         ["--data", tmp_path / "nowhere"], changes("small.name=resnet10q"), changes("small.arguments.stem=8"),
         changes("glyph_clients={train=12}"), changes("shards=people"), changes("recipe.epochs=[1,2]"),
     ):  # fmt: skip
-        refused(train, bank, "taper", *wrong)
+        refused(train, bank, "taper", *changes("glyph_clients={train=24,validation=6,test=6}"), *wrong)
 
 
 def test_a_run_that_has_begun_is_not_taken_away_by_a_mistake(train, changes, people, weights, tmp_path):

@@ -149,7 +149,7 @@ def kill_stores_at_random(killing, folder, mode, kills, seed):
                 acknowledged[person] = found
             for file in folder.glob("*.damaged-*"):
                 file.unlink()
-    assert sum(map(len, acknowledged.values())) >= 7, "the kills came before there was anything to lose"
+    assert sum(map(len, acknowledged.values())) >= 3, "the kills came before there was anything to lose"
     return interrupted
 
 

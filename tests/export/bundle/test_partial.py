@@ -90,6 +90,7 @@ def test_where_all_fail_nothing_is_written_and_an_earlier_bundle_stays(export, t
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
+@pytest.mark.slow
 def test_standard_error_holds_our_lines_alone(export):
     """Converters warn, log and print, ExecuTorch and XNNPACK from native code: none of it is for a user."""
     done = export("--to", "onnx:w8a8,onnx:fp16,executorch:fp32,executorch:w8a8,coreml:fp16,tensorrt:w8a8",
