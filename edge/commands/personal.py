@@ -26,13 +26,14 @@ def put(
     """Put a person's weights in place, for every runtime of a bundle; earlier ones for it are replaced."""
     from refocus.edge.personal.received_files import read_personal
     from refocus.edge.personal.store import PersonalWeightStore
+    from refocus.edge.update.rules import printable
 
     edge.profile_path(profiles, profile)  # a name that cannot leave the folder
     found = read_personal(weights, edge.load_bundle(bundle), person or profile)
     profiles.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = PersonalWeightStore(profiles / "weights")
     size = sum(store.put(profile, model, found.weights).size_bytes for model in found.models)
-    method, tensors = found.weights.method, sorted(found.weights.tensors)
+    method, tensors = printable(found.weights.method), [printable(name) for name in sorted(found.weights.tensors)]
     result = {"profile": profile, "method": method, "tensors": tensors, "bytes": size}
     print_result(result, f"{profile}: {', '.join(tensors)} of {method}, {size:,} bytes", as_json)
 

@@ -45,7 +45,12 @@ def init(
     first = _read_root(root)
     if bundle is not None:  # before anything is made
         edge.load_bundle(bundle).artifact("encoder", runtime, precision)
-    slots = Slots.create(folder, device_class, url, first)
+    try:
+        slots = Slots.create(folder, device_class, url, first)
+    except UpdateError:
+        slots = Slots(folder)
+        if bundle is None or not slots.lacks_first(device_class, url, first):
+            raise  # else an earlier call was killed before it had the bundle
     if bundle is not None:
         adopt(slots, bundle, Settings(default_profiles(), runtime, precision))
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))

@@ -315,7 +315,10 @@ def adopt(slots: Slots, folder: Path, settings: Settings) -> None:
     slot = Slot(number=0, identity=identity, name=printable(bundle.manifest.name), space=space)
     staging = slots.staging(slot)
     shutil.rmtree(staging, ignore_errors=True)
-    shutil.copytree(folder, staging)
+    try:
+        shutil.copytree(folder, staging)
+    except shutil.Error as error:  # of many files
+        raise UpdateError(f"{staging}: {error.args[0][0][2]}; make room or check the rights, and try again") from None
     install.install(slots, slot)
 
     def first(record: UpdateState) -> UpdateState:

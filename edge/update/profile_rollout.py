@@ -159,7 +159,7 @@ class ProfileRollout:
 
 def histories(folder: Path) -> list[Path]:
     """The files of all histories in a folder of profiles."""
-    return sorted(folder.glob(PROFILES))
+    return sorted(path for path in folder.glob(PROFILES) if not path.name.startswith("."))  # which copies of macOS have
 
 
 def _stage(history: FeatureHistory, old: Slot, new: Slot) -> str:

@@ -13,11 +13,12 @@ import msgspec
 
 from refocus.edge.errors import UpdateError
 from refocus.edge.update.device_state import LONGEST_WAIT, Outcome, Postponed, Slot, StageName, UpdateState
-from refocus.edge.update.rules import printable
+from refocus.edge.update.rules import MAX_RELEASES, printable
 
 ATTEMPTS = 3  # interrupted tests after which a release is postponed
 FIRST_WAIT = timedelta(hours=1)  # until a postponed release is tried again
-_REMEMBERED = 32  # ends of updates, and releases found unfit or postponed, that the state keeps
+_REMEMBERED = 32  # ends of updates that the state keeps
+_KNOWN = 2 * MAX_RELEASES  # releases found unfit or postponed that it keeps: all that a channel lists
 
 
 def replaced(state: UpdateState, **changes: object) -> UpdateState:
@@ -114,7 +115,7 @@ def postponed(state: UpdateState, slot: Slot, why: str) -> UpdateState:
 
 
 def _newest(found: dict[str, Any]) -> dict[str, Any]:
-    return dict(list(found.items())[-_REMEMBERED:])
+    return dict(list(found.items())[-_KNOWN:])
 
 
 def _without_candidate(state: UpdateState) -> UpdateState:

@@ -26,10 +26,12 @@ from refocus.edge.update import serving as serving_module
 from refocus.edge.update import trial
 from refocus.edge.update.agent import UpdateAgent, adopt
 from refocus.edge.update.canary import least_median
-from refocus.edge.update.device_state import LONGEST_WAIT, Slots
+from refocus.edge.update.device_state import LONGEST_WAIT, Slot, Slots
+from refocus.edge.update.profile_rollout import histories
 from refocus.edge.update.repository import RepositoryClient
+from refocus.edge.update.rules import MAX_RELEASES
 from refocus.edge.update.serving import Serving
-from refocus.edge.update.transitions import ATTEMPTS, postponed
+from refocus.edge.update.transitions import ATTEMPTS, ended, postponed
 from tests.tiny import STORED
 
 SLOW = pytest.mark.slow
@@ -229,6 +231,40 @@ def test_a_device_that_cannot_be_set_up_is_not_left_half_made(fleet, bundle, tmp
     assert "is not a bundle" in str(missing.exception)
     done = CliRunner().invoke(app, [*given, "--device-class", "phone", "--bundle", str(bundle.folder)])
     assert done.exit_code == 0, done.exception
+
+
+def test_a_first_bundle_that_found_no_room_is_taken_when_the_command_is_given_again(
+    fleet, bundle, tmp_path, monkeypatch
+):
+    from refocus.edge.commands.update import app
+
+    given = ["init", str(tmp_path / "new"), "--root", str(fleet.slots().folder / "root.json"), "--url", "http://h",
+             "--device-class", "phone", "--bundle", str(bundle.folder)]  # fmt: skip
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:  # writes beyond the limit fail as those to a full disk do
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+        full = CliRunner().invoke(app, given)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "make room or check the rights, and try again" in str(full.exception)
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 0, done.exception
+    again = CliRunner().invoke(app, given)
+    assert "is set up already" in str(again.exception)
+
+
+def test_releases_that_were_refused_are_remembered_as_long_as_they_are_listed(device):
+    record = device.slots.read()
+    for number in range(MAX_RELEASES):
+        slot = Slot(number=number, identity=f"{number:064x}", name="x", space="s")
+        record = ended(record, slot, "refused", "no good")
+    assert len(record.refused) == MAX_RELEASES
+
+
+def test_what_another_system_leaves_beside_a_profile_is_none(tmp_path):
+    (tmp_path / "anna.history.sqlite3").touch()
+    (tmp_path / "._anna.history.sqlite3").touch()
+    assert [path.name for path in histories(tmp_path)] == ["anna.history.sqlite3"]
 
 
 # ---- what interrupts the tests of a release
