@@ -38,19 +38,16 @@ def init(
 ) -> None:
     """Set a device up for updates."""
     from refocus.edge.update.agent import adopt
-    from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.device_state import RECORD, Slots
     from refocus.edge.update.loaded_releases import Settings
 
     _check_url(url)
     first = _read_root(root)
     if bundle is not None:  # before anything is made
         edge.load_bundle(bundle).artifact("encoder", runtime, precision)
-    try:
-        slots = Slots.create(folder, device_class, url, first)
-    except UpdateError:
-        slots = Slots(folder)
-        if bundle is None or not slots.lacks_first(device_class, url, first):
-            raise  # else an earlier call was killed before it had the bundle
+    begun = bundle is not None and (folder / RECORD).exists() and Slots(folder).lacks_first(device_class, url, first)
+    # An earlier call may have ended before it had the bundle.
+    slots = Slots(folder) if begun else Slots.create(folder, device_class, url, first)
     if bundle is not None:
         adopt(slots, bundle, Settings(default_profiles(), runtime, precision))
     typer.echo(f"{folder}: set up as a {device_class}" + (f", served by {bundle}" if bundle else ""))

@@ -168,8 +168,6 @@ class Slots:
 
     def lacks_first(self, device_class: str, url: str, root: bytes) -> bool:
         """Whether the folder was set up like this, and no release came into it."""
-        if not (self.folder / RECORD).exists():
-            return False
         record = self.read()
         same = (record.device_class, record.url, self.root) == (device_class, url, root)
         return same and record.active is None and record.candidate is None
