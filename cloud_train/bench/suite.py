@@ -27,6 +27,7 @@ from refocus.cloud_train.bench.candidates import METHODS, Candidate, Setup, bare
 from refocus.cloud_train.bench.compatibility import CLASSES, photo_files
 from refocus.cloud_train.bench.condensed import save_condensed
 from refocus.cloud_train.errors import UsageError
+from refocus.export.bank import BANK_TARGETS
 
 TAPER, SHARES, W8A8 = "taper", "class_shares", "w8a8"
 PROGRAMS = "programs"  # folder beside the documents
@@ -44,6 +45,10 @@ def prepare_pair(pair: Pair, photos: Path, folder: Path, weights: Path | None = 
     programs: list[SavedProgram] = []
     missing: list[Missing] = []
     for name in (BARE, *pair.backbone.methods):
+        if name == TAPER and _bank_target(pair.target) not in BANK_TARGETS:
+            why = f"a bank has no program for {pair.target}: 8 bits are for weights alone"
+            missing.append(_missing(pair, name, why))
+            continue
         try:
             programs.append(_prepared(name, setup, photos, folder / name))
             if name == TAPER and (other := _bank_target(pair.target)) != pair.target:

@@ -1,6 +1,15 @@
 """Writing TAPER banks, with batch norms folded."""
 
 from refocus.export.bank.batchnorm_folding import find_folds, fold, folded_structure
-from refocus.export.bank.write import BankSource, export_bank, read_source, write_without_bank
+from refocus.export.bank.write import BANK_TARGETS, BankSource, export_bank, read_source, write_without_bank
 
-__all__ = ["BankSource", "export_bank", "find_folds", "fold", "folded_structure", "read_source", "write_without_bank"]
+__all__ = [
+    "BANK_TARGETS",
+    "BankSource",
+    "export_bank",
+    "find_folds",
+    "fold",
+    "folded_structure",
+    "read_source",
+    "write_without_bank",
+]

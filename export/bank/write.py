@@ -42,7 +42,7 @@ from refocus.export.targets import canonical, needs_ranges, refused
 from refocus.export.targets.external_weights import fill_with_probes
 
 BANKS_GROUP = "refocus.banks"
-TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:w8", "executorch:fp32")
+BANK_TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:w8", "executorch:fp32")
 FOLDER = "bank"
 
 
@@ -157,12 +157,12 @@ def export_bank_targets(
 
 def _check_flags(export: Export) -> list[str]:
     """The targets by their present names."""
-    targets = [find_named_target(name, TARGETS) if ":" in name else canonical(name) for name in export.targets]
+    targets = [find_named_target(name, BANK_TARGETS) if ":" in name else canonical(name) for name in export.targets]
     for name, found in zip(export.targets, targets, strict=True):
-        if found not in TARGETS:
+        if found not in BANK_TARGETS:
             asked = canonical(name)
             ranges = " (calibrated ranges are those of one network's activations, and all tasks share the program)"
-            raise refused(asked, TARGETS, "a bank", ranges if needs_ranges(asked) else "")
+            raise refused(asked, BANK_TARGETS, "a bank", ranges if needs_ranges(asked) else "")
     if export.head_only:
         raise ExportError("--head-only: a personal model has an encoder of its own; leave the flag out")
     return targets

@@ -191,6 +191,7 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
     from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
     from onnxruntime.transformers.onnx_model import OnnxModel
 
+    _round_smallest(model)
     blocked = [*DEFAULT_OP_BLOCK_LIST, *(KEPT_IN_FP32 if normalise_in_fp32 else ())]
     nodes = [node.name for node in model.graph.node if is_inside(node, kept)]
     with quiet(*_LOGGERS):
@@ -204,6 +205,21 @@ def to_fp16(model: onnx.ModelProto, kept: tuple[str, ...] = (), normalise_in_fp3
     # Types noted before the conversion; the checker infers them again.
     del converted.graph.value_info[:]
     return converted
+
+
+def _round_smallest(model: onnx.ModelProto) -> None:
+    """Rounds what is near or below fp16's smallest number as numpy, PyTorch and devices do, half of it to 0.
+
+    The converter would make that smallest number of all of it, and a person's weights, which are looked for byte by
+    byte, would not be found.
+    """
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            values = onnx.numpy_helper.to_array(tensor)
+            small = (values != 0) & (np.abs(values) < 1e-7)
+            if small.any():
+                rounded = np.where(small, values.astype(np.float16).astype(np.float32), values)
+                tensor.CopyFrom(onnx.numpy_helper.from_array(rounded, tensor.name))
 
 
 def to_w8(model: onnx.ModelProto, program: TorchProgram) -> onnx.ModelProto:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.manifest import Tensor
@@ -237,3 +238,18 @@ def test_a_network_that_wants_one_photo_at_a_time_is_captured_so():
                            (Tensor(name="feature", dtype="float32", shape=shape),), "0")  # fmt: skip
     fixed, _ = capture_freest(program)
     assert fixed.inputs[0].shape == (1, 2)
+
+
+def test_a_number_too_small_for_fp16_becomes_what_it_becomes_everywhere_else():
+    """A person's weights are looked for byte by byte."""
+    values = np.array([[0.0, 1e-9, -2e-8, 3e-8, -5e-8, 6e-8, 1.0, -65504.0]], dtype=np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8])],
+        [numpy_helper.from_array(values, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    (weights,) = onnx_target.to_fp16(model).graph.initializer
+    np.testing.assert_array_equal(numpy_helper.to_array(weights), values.astype(np.float16))
