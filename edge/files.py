@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,6 +161,38 @@ def sweep(folder: Path, pattern: str) -> None:
                 left.unlink()
             finally:
                 os.close(descriptor)
+
+
+@contextlib.contextmanager
+def working_folder(out: Path) -> Iterator[Path]:
+    """An empty folder beside ``out``, its owner's alone, that is gone after the block.
+
+    Those that killed processes left are removed, but where ``out`` is missing: one of them may hold what was there.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    prefix = f".refocus-{hashlib.sha256(os.fsencode(out.name)).hexdigest()[:16]}-"
+    for left in out.parent.glob(f"{prefix}*.folder") if os.path.lexists(out) else ():
+        with contextlib.suppress(OSError), _locked_folder(left):
+            shutil.rmtree(left)
+    made = out.with_name(f"{prefix}{os.urandom(8).hex()}.folder")
+    made.mkdir(mode=0o700)
+    with _locked_folder(made):
+        try:
+            yield made
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-import tempfile
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +31,7 @@ from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
 from refocus.edge.bundle.weight_patching import check_places
 from refocus.edge.errors import BundleError, PersonalWeightsError
+from refocus.edge.files import working_folder
 
 MANIFEST = "manifest.json"
 HASH_BYTES = 4  # of the SHA-256 of a photo file, by which a bundle knows it
@@ -298,8 +298,8 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     names = {head.name for head in new.heads}
     _check_bank_stays(installed, heads, names)
     kept = [a for a in old.artifacts if a.head not in names]
-    with tempfile.TemporaryDirectory(dir=installed.folder.parent, prefix=f".{installed.folder.name}-") as temporary:
-        folder = Path(temporary) / "bundle"
+    with working_folder(installed.folder) as temporary:
+        folder = temporary / "bundle"
         folder.mkdir()
         files = _files_of(h for h in old.heads if h.name not in names)
         _copy(installed.folder, folder, [*kept, *(a.defaults for a in kept), *files, old.bank])
@@ -320,7 +320,7 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
             task=old.task,
         )
         write_manifest(folder, manifest)
-        return put_in_place(folder, installed.folder, Path(temporary))
+        return put_in_place(folder, installed.folder, temporary)
 
 
 def _check_bank_stays(installed: Bundle, heads: Bundle, names: Collection[str]) -> None:

@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import tarfile
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from refocus.edge.bundle.load import Bundle, load_bundle, put_in_place
 from refocus.edge.bundle.manifest import check_stays_inside
 from refocus.edge.errors import BundleError
-from refocus.edge.files import open_regular, stream_sha256
+from refocus.edge.files import open_regular, stream_sha256, working_folder
 
 # A signature of this key for anything else must not fit.
 _CONTEXT = b"refocus personal bundle 1\n"
@@ -135,8 +134,8 @@ def unpack(
             f"{file} has a signature of release 0.1.0, which names no request; ask a service of refocus 0.2 or later"
         )
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-        folder = Path(temporary) / "bundle"
+    with working_folder(out) as temporary:
+        folder = temporary / "bundle"
         try:
             if _extract(file, folder) != digest:
                 raise ValueError("it was changed while it was read")
@@ -145,7 +144,7 @@ def unpack(
         task = load_bundle(folder).manifest.task
         if about is not None and about.bank != (task.bank if task is not None else ""):
             raise BundleError(f"{file} holds a bundle of another bank than its statement names; fetch it again")
-        return put_in_place(folder, out, Path(temporary))
+        return put_in_place(folder, out, temporary)
 
 
 def _verified(file: Path, digest: bytes, signature: str, key: Ed25519PublicKey) -> Statement | None:

@@ -7,7 +7,6 @@ without torch.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Files, tree_digest
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
-from refocus.edge.files import printable
+from refocus.edge.files import printable, working_folder
 from refocus.edge.taper.description import choose
 from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_weights
 
@@ -283,12 +282,12 @@ class Bank:
         chosen = self._artifacts(targets)
         network = self.network(task)
         out.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as temporary:
-            folder = Path(temporary) / "bundle"
+        with working_folder(out) as temporary:
+            folder = temporary / "bundle"
             folder.mkdir()
             manifest = self._manifest(task, [self._write(folder, artifact, network) for artifact in chosen])
             (folder / MANIFEST).write_bytes(encode_manifest(manifest))
-            move_into_place(folder, out, Path(temporary))
+            move_into_place(folder, out, temporary)
         return Condensed(out, manifest, sum(len(self._programs[artifact.file].template) for artifact in chosen))
 
     def network(self, task: Task) -> MixedNetwork:

@@ -15,7 +15,6 @@ Notation: C classes, n photos.
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ import numpy as np
 from refocus.edge.bundle.load import load_bundle, move_into_place
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError, RefocusError
-from refocus.edge.files import write_file
+from refocus.edge.files import working_folder, write_file
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.class_shares import softmax
 from refocus.edge.recognize.recognizer import Answer, Recognizer
@@ -229,11 +228,11 @@ class SelfImprovement:
         """A task's model, which has taken the place of the personal one in the folder."""
         place = self.folder / "personal"
         self._make_folder()
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".personal-") as temporary:
-            made = Path(temporary) / "bundle"
+        with working_folder(place) as temporary:
+            made = temporary / "bundle"
             self.bank.condense(task, made, [self.target])
             made.chmod(0o700)  # whatever the rights of the folder around it
-            move_into_place(made, place, Path(temporary))
+            move_into_place(made, place, temporary)
         return self._load(place)
 
     def _load(self, folder: Path) -> Recognizer:

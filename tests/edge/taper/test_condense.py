@@ -18,6 +18,7 @@ from refocus.edge.bundle.load import load_bundle, write_manifest
 from refocus.edge.bundle.manifest import PlacedTensor, WeightFile, decode_manifest
 from refocus.edge.commands import words
 from refocus.edge.errors import BundleError, RefocusError, TaskError
+from refocus.edge.files import working_folder
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import MAX_TEXT, Bank
 from refocus.edge.taper.description import choose
@@ -354,8 +355,26 @@ def test_a_kill_in_the_middle_leaves_the_earlier_bundle(bank, bank_bundle, tmp_p
         time.sleep(0.05)
         os.kill(process.pid, signal.SIGKILL)
     assert load_bundle(tmp_path / "mine").manifest.task.classes == tuple(FOXES)
+    assert len([*tmp_path.iterdir()]) == 2  # what was killed left its unfinished bundle
     bank.condense(bank.task(["lion"]), tmp_path / "mine")
     assert load_bundle(tmp_path / "mine").manifest.task.classes == ("lion",)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_unfinished_bundle_of_another_process_stays(bank, tmp_path):
+    bank.condense(bank.task(FOXES), tmp_path / "mine")
+    with working_folder(tmp_path / "mine") as another:
+        bank.condense(bank.task(["lion"]), tmp_path / "mine")
+        assert another.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_what_a_kill_left_is_kept_where_it_may_hold_the_only_bundle(bank, tmp_path):
+    with working_folder(tmp_path / "mine") as another:
+        shutil.copytree(another, another.with_name(another.name.replace("-", "-0", 1)))
+    (left,) = tmp_path.iterdir()
+    bank.condense(bank.task(FOXES), tmp_path / "mine")
+    assert left.is_dir()
 
 
 def test_a_full_disk_leaves_the_earlier_bundle(bank, tmp_path, monkeypatch):
