@@ -41,6 +41,23 @@ def golden(bundle, tiny_run, tmp_path_factory):
     return home
 
 
+@pytest.fixture(scope="session")
+def affected(refocus, stream, tmp_path_factory):
+    """A bundle of the demo's network, which has the convolutions that are wrong with SME: grouped ones with an
+    activation. Its weights are random."""
+    from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE
+    from refocus.edge.bundle.load import load_bundle
+
+    folder = tmp_path_factory.mktemp("affected")
+    (folder / "photos").mkdir()
+    for number, content in enumerate(stream[:24]):
+        (folder / "photos" / f"{number:02d}.png").write_bytes(content)
+    asked = [f"timm:{GLYPH_BACKBONE}", "--side", 32, "--photos", folder / "photos", "--to", "onnx:fp32"]
+    done = refocus("export", *asked, "--out", folder / "bundle")
+    assert done.returncode == 0, done.stderr
+    return load_bundle(folder / "bundle")
+
+
 OTHER_VERSION = """
 #include <jni.h>
 JNIEXPORT jint JNICALL Java_refocus_recognizer_NativeHead_version(JNIEnv *env, jclass owner) {

@@ -128,15 +128,15 @@ def test_a_photo_is_recognised_on_arm64_as_here(device, bundle, photo_file, proc
     assert len(device.noted(processor)) == 1
 
 
-def test_a_version_that_is_wrong_with_sme_is_right_without_kleidiai(device, bundle, photo_file):
-    done = device.refocus("max", "recognize", bundle.folder, photo_file, onnxruntime=RIGHT_WITH_ENTRY)
+def test_a_version_that_is_wrong_with_sme_is_right_without_kleidiai(device, affected, photo_file):
+    done = device.refocus("max", "recognize", affected.folder, photo_file, onnxruntime=RIGHT_WITH_ENTRY)
     assert done.returncode == 0, done.stderr
     assert device.noted("max")
 
 
-def test_a_version_that_stays_wrong_with_sme_is_refused_before_its_first_answer(device, bundle, photo_file):
+def test_a_version_that_stays_wrong_with_sme_is_refused_before_its_first_answer(device, affected, photo_file):
     """The control: 1.24 has the error, and no entry that turns KleidiAI off."""
-    done = device.refocus("max", "recognize", bundle.folder, photo_file, onnxruntime=WITHOUT_THE_ENTRY)
+    done = device.refocus("max", "recognize", affected.folder, photo_file, onnxruntime=WITHOUT_THE_ENTRY)
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.strip().splitlines()
     assert "fails its self-test on this processor with onnxruntime 1.24.4: self-test/" in line

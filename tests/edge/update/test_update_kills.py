@@ -38,12 +38,13 @@ def test_killed_at_an_audit_event_the_device_comes_up_and_ends_what_it_began(ben
         numbers = seeds(AT_EVENTS)
     else:
         count = bench.events()
-        numbers = range(count // SAMPLE // 2, count, max(1, count // SAMPLE))
+        apart = max(1, count // SAMPLE)
+        numbers = range(apart // 2, count, apart)
     found = Counter((kill.stage, kill.served) for kill in bench.at_events(numbers))
     if len(numbers) >= SAMPLE:
         for more in range(0 if AT_EVENTS else 8):  # a stage may have passed between two events of the sample
             if not {stage for stage, _ in found} >= STAGES:
-                shifted = range(more, count, max(1, count // SAMPLE))
+                shifted = range(more * apart // 8, count, apart)
                 found.update((kill.stage, kill.served) for kill in bench.at_events(shifted))
         assert {stage for stage, _ in found} >= STAGES
         assert {name for _, name in found} == {"iciia_t", "other encoder"}
