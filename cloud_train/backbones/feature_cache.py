@@ -92,7 +92,7 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
         PhotoError: a photo cannot be decoded; rows before it are kept, and the next call goes on from there.
     """
     key = bank_key(backbone, table)
-    with one_at_a_time(folder / f".{key}.lock"):  # another process would begin from the first photo, in this file
+    with one_at_a_time(folder / key / ".lock"):  # another process would begin from the first photo, in this file
         _fill(backbone, table, folder / key, device)
     features = np.load(folder / key / "features.npy", mmap_mode="r")
     return FeatureCache(table, features, key, np.arange(len(table)))

@@ -119,9 +119,9 @@ def _starting(folder: Path) -> Iterator[None]:
                     path.rmdir()
             elif (not trained and path.relative_to(folder).parts[0] not in KEPT) or path.match("run*.toml"):
                 path.unlink(missing_ok=True)
+        if not trained:
+            (folder / LOCK).unlink(missing_ok=True)
         with suppress(OSError):
-            if [*folder.iterdir()] == [folder / LOCK]:
-                (folder / LOCK).unlink()
             folder.rmdir()
         raise
 
