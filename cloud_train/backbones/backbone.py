@@ -85,6 +85,13 @@ def source_of(name: str) -> str:
     return source if source in _SOURCES else ""
 
 
+def stated_side(arguments: Mapping[str, Any]) -> dict[str, int]:
+    """Preprocessing of a network that was made for a side of its own (``img_size``): timm states that of the published
+    weights. Empty without one."""
+    side = arguments.get("img_size")
+    return {"resize_shorter": side, "crop": side} if side else {}
+
+
 def create_backbone(
     name: str,
     classes: int | None,

@@ -201,10 +201,10 @@ def _from_metadata(
 def _from_tree(source: Source, where: str) -> PhotoTable:
     names, read, stamp = source
     photo = [name for name in names if PurePosixPath(name).suffix.lower() in SUFFIXES]
-    others = {PurePosixPath(name).suffix.lower() for name in names} & PHOTOS_UNREAD
-    if others:
-        count = sum(PurePosixPath(name).suffix.lower() in others for name in names)
-        say(f"{count} photos are left out: {', '.join(sorted(others))} are not read here; convert them to JPEG")
+    unread = [ending for name in names if (ending := PurePosixPath(name).suffix.lower()) in PHOTOS_UNREAD]
+    if unread:
+        endings = ", ".join(sorted(set(unread)))
+        say(f"{len(unread)} photos are left out: {endings} are not read here; convert them to JPEG")
     labels = [PurePosixPath(name).parent.name for name in photo]
     if not photo or "" in labels:
         raise DataError(

@@ -21,7 +21,7 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
+from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights, stated_side
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.image_tensors import Features, enlargement
@@ -52,10 +52,9 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import AdaptedTextClassifier, TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import once, save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, same_photos, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import Preprocessing
-from refocus.edge.files import write_file
 
 RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
 SCALE = 100.0  # of cosines, as CLIP ends up with
@@ -261,14 +260,8 @@ class FederatedRun:
         most, unseen, seed = config.photos_per_client, config.unseen, config.data_seed
         clients = gather(table, client, self.preprocessing, most, unseen, seed, config.hold_out)
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
-        text, path = f"{clients.fingerprint}\n{weights}\n", self.folder / "data.sha256"
-        if path.exists() and path.read_text() != text:
-            raise DataError(
-                f"{self.folder} was started on other photos or another checkpoint at the same place; restore them, or"
-                " choose another folder"
-            )
-        if not path.exists():  # clients of a trial may open the run at the same time
-            write_file(path, text)
+        what = "other photos or another checkpoint at the same place"
+        same_photos(self.folder, f"{clients.fingerprint}\n{weights}", what)
         return clients
 
     @property
@@ -297,9 +290,7 @@ class FederatedRun:
         stated = GLYPH_PREPROCESSING if not config.checkpoint else None
         backbone = create_backbone(config.backbone, self._outputs, stated, **config.arguments)
         changed: dict[str, Any] = {name: getattr(config, name) for name in ("mean", "std") if getattr(config, name)}
-        if side := config.arguments.get("img_size"):
-            # timm states the side of the published weights, whatever side the network was made for.
-            changed |= {"resize_shorter": side, "crop": side}
+        changed |= stated_side(config.arguments)
         return replace(backbone, preprocessing=msgspec.structs.replace(backbone.preprocessing, **changed))
 
     @cached_property

@@ -65,31 +65,30 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
 
 
 RUN_SETTINGS = "run.toml"
+PHOTOS_OF_RUN = "data.sha256"
+LOCK = ".lock"
 KEPT = ("features",)  # by their content: whatever the settings, they are found again or not used
 
 
-PHOTOS_OF_RUN = "data.sha256"
-
-
-def same_photos(folder: Path, fingerprint: str, made: Iterable[Path]) -> None:
+def same_photos(
+    folder: Path, fingerprint: str, what: str = "other photos, labels, people or splits", made: Iterable[Path] = ()
+) -> None:
     """Notes of which photos, labels, people and splits a run is.
 
     Args:
-        made: what was made of them so far; where nothing was, others may take their place.
+        what: others are called in the error.
+        made: what was made of them so far; where none of it is there, others may take their place. Default: they may
+            not.
 
     Raises:
-        DataError: it was started on others.
+        DataError: the run was started on others.
     """
-    path = folder / PHOTOS_OF_RUN
-    if path.exists() and path.read_text().strip() != fingerprint and any(one.exists() for one in made):
-        raise DataError(
-            f"{folder} was started on other photos, labels, people or splits; restore them, or choose another folder"
-        )
-    if not path.exists() or path.read_text().strip() != fingerprint:
-        write_file(path, fingerprint + "\n")
-
-
-LOCK = ".lock"
+    path, text, made = folder / PHOTOS_OF_RUN, f"{fingerprint}\n", [*made]
+    known = path.read_text() if path.exists() else ""
+    if known and known != text and (not made or any(one.exists() for one in made)):
+        raise DataError(f"{folder} was started on {what}; restore them, or choose another folder")
+    if known != text:  # others may open the run at the same time
+        write_file(path, text)
 
 
 @contextmanager
@@ -215,11 +214,9 @@ def numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, in
     """Rows of clients' streams for :func:`photo_folder`."""
     taken: set[str] = set()
     for client, rows in people:
-        folder = plain = re.sub(r"[/\\\0]", "_", client)[:100].strip(". ") or "_"
-        for count in itertools.count(2):
-            if folder not in taken:
-                break
-            folder = f"{plain}-{count}"
+        plain = re.sub(r"[/\\\0]", "_", client)[:100].strip(". ") or "_"
+        names = itertools.chain([plain], (f"{plain}-{count}" for count in itertools.count(2)))
+        folder = next(name for name in names if name not in taken)
         taken.add(folder)
         for number, row in enumerate(rows.tolist()):
             yield f"{folder}/{number:03d}", row

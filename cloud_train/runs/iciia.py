@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights
+from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights, stated_side
 from refocus.cloud_train.backbones.bundle_encoder import (
     BUILDER,
     COPY,
@@ -452,7 +452,7 @@ class Run:
 
     def _prepare(self, device: str) -> Prepared:
         made = [self.folder / name for name in ("plain.json", "taught_by.json", "parity", "calibration")]
-        same_photos(self.folder, self._fingerprint, [*made, *self.heads()])
+        same_photos(self.folder, self._fingerprint, made=[*made, *self.heads()])
         backbone = self.backbone()
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
@@ -627,13 +627,10 @@ def load_backbone(config: RunConfig) -> Backbone:
     probe = create_backbone(config.backbone, 1, **arguments)
     backbone = create_backbone(config.backbone, classes_in(path, probe.network), **arguments)
     load_weights(backbone, path)
-    stated: dict[str, Any] = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
-    if side := arguments.get("img_size"):
-        # timm states the side of the published weights, whatever side the network was made for.
-        stated |= {"resize_shorter": side, "crop": side}
+    stated = {name: value for name, value in (("mean", config.mean), ("std", config.std)) if value}
     try:
-        wanted = msgspec.convert(msgspec.to_builtins(backbone.preprocessing) | stated, Preprocessing)
-        backbone = replace(backbone, preprocessing=wanted)
+        wanted = msgspec.to_builtins(backbone.preprocessing) | stated | stated_side(arguments)
+        backbone = replace(backbone, preprocessing=msgspec.convert(wanted, Preprocessing))
         return over_frames(backbone, config.frames, config.pooling) if config.frames else backbone
     except ValueError as error:
         raise UsageError(f"mean or std: {error}") from None

@@ -188,7 +188,7 @@ class TaperRun:
         folder.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             save_settings(path, config)
-        same_photos(folder, self.table.fingerprint(), [folder / "photos", *folder.glob("seed-*")])
+        same_photos(folder, self.table.fingerprint(), made=[folder / "photos", *folder.glob("seed-*")])
 
     def _described(self, table: PhotoTable | None) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
         if self.config.grown_from:

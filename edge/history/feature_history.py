@@ -359,6 +359,14 @@ class FeatureHistory:
         query = "select coalesce((select count from tally where space = ?), 0)"
         return self._file.guarded(lambda: int(self._file.read(query, (space,))[0][0]))
 
+    def count_apart(self, space: str, other: str) -> int:
+        """Photos with a feature of one space and none of another."""
+        query = (
+            "select count(*) from feature as one where space = ?"
+            " and not exists (select 1 from feature where space = ? and photo = one.photo)"
+        )
+        return self._file.guarded(lambda: int(self._file.read(query, (space, other))[0][0]))
+
     def spaces(self) -> dict[str, Space]:
         """Every feature space of which something is stored."""
         query = (

@@ -163,15 +163,6 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
     return True
 
 
-def count_apart(database: sqlite3.Connection, space: str, other: str) -> int:
-    """Photos that are stored in one space and not in another."""
-    query = (
-        "select count(*) from feature as one where space = ?"
-        " and not exists (select 1 from feature where space = ? and photo = one.photo)"
-    )
-    return int(database.execute(query, (space, other)).fetchone()[0])
-
-
 def forget(database: sqlite3.Connection, space: str) -> None:
     """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
     database.execute("delete from feature where space = ?", (space,))

@@ -147,9 +147,7 @@ class Migration:
             enough=state.enough,
             lacking=there,
             without_original=len(found) - there,
-            old_alone=self._history.transaction(
-                lambda database, _: placing.count_apart(database, self.space("old"), self.space("new"))
-            ),
+            old_alone=self._history.count_apart(self.space("old"), self.space("new")),
         )
 
     # ---- what the owner decides

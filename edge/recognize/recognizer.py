@@ -423,7 +423,10 @@ class Recognizer:
     def prepare(
         self, content: bytes | str | os.PathLike[str] | Image.Image, where: str = ""
     ) -> tuple[np.ndarray, str, str]:
-        """What :meth:`recognize` takes -> what :meth:`recognize_pixels` does: pixels, identity and name.
+        """Decodes and preprocesses a photo or clip, as :meth:`recognize` takes it, for :meth:`recognize_pixels`.
+
+        Returns:
+            pixels (1, 3, S, S), or of a clip (1, T, 3, S, S), float32; its identity, SHA-256; its name.
 
         Raises:
             PhotoError: not one whole photo, or clip where the bundle is for clips.

@@ -116,7 +116,7 @@ def still_fits(classes: Sequence[int], shares: np.ndarray) -> bool:
 
 @dataclass(frozen=True)
 class _Learned:
-    """What an owner's photos have taught.
+    """State of self-improvement: the evidence of an owner's photos so far.
 
     Attributes:
         seen: (n, C) probabilities of the newest photos.
@@ -203,21 +203,29 @@ class SelfImprovement:
         personal = nats > 0 if served else nats >= CONVINCED
         changed = personal != bool(served) or (personal and not still_fits(served, shares))
         undecided = np.isnan(evidence) or (not personal and nats > 0)
-        calm = 0 if changed or undecided else now.calm + 1
-        task = self._task(shares) if changed and personal else None
-        labels = now.labels if not changed else task.labels if task is not None else ()
-        model = self._made(task) if task is not None else None if changed else self._personal
+        learned = _Learned(seen, now.labels, nats, 0 if changed or undecided else now.calm + 1)
+        if changed:
+            learned = self._change(learned, self._task(shares) if personal else None)
+        else:
+            self._keep(learned)
+        self._learned = learned
+        return Step(len(seen), evidence, learned.labels, changed, learned.calm >= CALM)
+
+    def _change(self, learned: _Learned, task: Task | None) -> _Learned:
+        """Puts a task's model, or for None the generic one, in the place of the one that serves; what is learned with
+        its labels. After an error the one that served still does."""
+        learned = replace(learned, labels=task.labels if task is not None else ())
+        model, before = self._made(task) if task is not None else None, self._personal
         try:
-            self._keep(_Learned(seen, labels, nats, calm))
+            self._keep(learned)
         except BaseException:
-            if model is not None and model is not self._personal:
+            if model is not None:
                 model.close()
             raise
-        self._learned = _Learned(seen, labels, nats, calm)
-        if self._personal is not None and self._personal is not model:
-            self._personal.close()
         self._personal = model
-        return Step(len(seen), evidence, labels, changed, calm >= CALM)
+        if before is not None:
+            before.close()
+        return learned
 
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
@@ -228,7 +236,7 @@ class SelfImprovement:
         """A task's model, which has taken the place of the personal one in the folder."""
         place = self.folder / "personal"
         self._make_folder()
-        with working_folder(place) as temporary:
+        with working_folder(place) as temporary:  # whatever is at that place, it is replaced
             made = temporary / "bundle"
             self.bank.condense(task, made, [self.target])
             made.chmod(0o700)  # whatever the rights of the folder around it

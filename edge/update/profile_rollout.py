@@ -54,10 +54,7 @@ class ProfileRollout:
             BundleError: the release that is coming does not load.
             HistoryError: nothing can be written where the profiles are.
         """
-        if active.space == coming.space:
-            self._each(active, coming, lambda history: self._end_older(history, active, coming), alike=True)
-            return False
-        return any(self._each(active, coming, lambda history: self._move(history, active, coming, at_once)))
+        return any(self._each(lambda history: self._move(history, active, coming, at_once)))
 
     def complete(self, previous: Slot, active: Slot) -> None:
         """Takes over what the new history of somebody still lacks, while the release serves.
@@ -75,7 +72,8 @@ class ProfileRollout:
                     migration.start()
                 migration.step()
 
-        self._each(previous, active, complete)
+        if previous.space != active.space:
+            self._each(complete)
 
     def bring_back(self, active: Slot, left: Slot) -> None:
         """Takes everybody back to the release that serves again; the one that is left need not even load."""
@@ -87,20 +85,19 @@ class ProfileRollout:
                 with contextlib.suppress(BundleError):  # of a damaged release: the next one may heal it
                     migration.step()
 
-        self._each(active, left, bring_back)
+        if active.space != left.space:
+            self._each(bring_back)
 
     # ---- one person
 
-    def _each(
-        self, old: Slot, new: Slot, work: Callable[[FeatureHistory], Result], alike: bool = False
-    ) -> list[Result]:
-        """Does some work for each profile, where the two releases have different features, or ``alike`` ones too.
+    def _each(self, work: Callable[[FeatureHistory], Result]) -> list[Result]:
+        """Does some work for each profile.
 
         Raises:
             HistoryError: nothing can be written where the profiles are; otherwise a profile that fails is left out.
         """
         found: list[Result] = []
-        for profile in histories(self._folder) if alike or old.space != new.space else ():
+        for profile in histories(self._folder):
             try:
                 with FeatureHistory(profile) as history:
                     found.append(work(history))
@@ -115,7 +112,7 @@ class ProfileRollout:
     def _move(self, history: FeatureHistory, active: Slot, coming: Slot, at_once: bool) -> bool:
         """Moves one person; whether they still wait."""
         self._end_older(history, active, coming)
-        if _is_foreign(history, active, coming):
+        if active.space == coming.space or _is_foreign(history, active, coming):
             return False
         before = self._or_absent(active)
         migration = Migration(history, before, self._model(coming))

@@ -45,12 +45,12 @@ def test_a_run_whose_labels_were_corrected_is_not_gone_on_with(train, changes, c
 
 def test_before_anything_was_made_of_them_photos_may_change(tmp_path):
     made = tmp_path / "plain.json"
-    same_photos(tmp_path, "a", [made])
-    same_photos(tmp_path, "b", [made])
+    same_photos(tmp_path, "a", made=[made])
+    same_photos(tmp_path, "b", made=[made])
     made.touch()
-    same_photos(tmp_path, "b", [made])
+    same_photos(tmp_path, "b", made=[made])
     with pytest.raises(DataError, match="restore them, or choose another folder"):
-        same_photos(tmp_path, "a", [made])
+        same_photos(tmp_path, "a", made=[made])
 
 
 def test_two_commands_in_one_folder_take_turns(people, weights, tmp_path, monkeypatch):
