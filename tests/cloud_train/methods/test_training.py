@@ -283,8 +283,8 @@ def test_the_warm_up_is_the_shortest_history_that_never_loses_afterwards(persona
 
 TWO_PROCESSES = """
 import sys, torch
-sys.path[:0] = [{tests!r}]
-from test_training import CONFIG, toy_bank
+sys.path[:0] = [{repository!r}]
+from tests.cloud_train.methods.test_training import CONFIG, toy_bank
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe, train_iciia
 fabric = Devices(count=2, accelerator="cpu").launch()
 recipe = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=4, epochs=12)
@@ -299,7 +299,7 @@ with open({out!r} + str(fabric.global_rank), "w") as file:
 def _train_as_two(tmp_path: Path, noise: float = 0.3) -> tuple[list[str], list[str]]:
     """What each of two processes under torchrun came to: weights, best and first accuracy, processes."""
     script = tmp_path / "train.py"
-    script.write_text(TWO_PROCESSES.format(tests=str(Path(__file__).parent), out=str(tmp_path / "rank"), noise=noise))
+    script.write_text(TWO_PROCESSES.format(repository=str(Path(__file__).parents[3]), out=str(tmp_path / "rank"), noise=noise))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
