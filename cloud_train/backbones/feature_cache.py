@@ -1,8 +1,10 @@
 """The feature bank: every photo goes through the frozen encoder once, and never again.
 
-A bank is a folder ``KEY/`` with ``features.npy`` (memory-mapped) and ``progress.json``. The key is a hash of the
-encoder's weights, its preprocessing and the photos' table, so a bank can never serve another encoder. Extraction is
-resumable: rows are flushed to disk before ``progress.json`` counts them.
+A bank is a folder ``KEY/`` with ``features.npy`` (memory-mapped), ``progress.json``, ``photos.npy`` (what each row is
+a feature of) and ``missing.npy`` (the rows that no other bank had). The key is a hash of the encoder's weights, its
+preprocessing and the photos' table, so a bank can never serve another encoder. Extraction is resumable: rows are
+flushed to disk before ``progress.json`` counts them. Where photos were added or changed, the features of the others are
+copied from the bank of before.
 """
 
 from __future__ import annotations
@@ -77,12 +79,24 @@ class FeatureCache:
 
 def bank_key(backbone: Backbone, table: PhotoTable) -> str:
     """What a bank is a function of: weights, architecture, preprocessing, and the photos as they are now."""
+    return _key(_network(backbone), _photos(table))
+
+
+def _key(network: str, photos: np.ndarray) -> str:
+    return hashlib.sha256(network.encode() + photos.tobytes()).hexdigest()[:32]
+
+
+def _network(backbone: Backbone) -> str:
+    """Digest of what turns a photo into its feature."""
     preprocessing = msgspec.json.encode(backbone.preprocessing, order="deterministic")
     network = f"{SIGNATURE} {backbone.name} {sorted(backbone.arguments.items())} {weights_hash(backbone.network)}"
-    photos = hashlib.sha256()
-    for name in table.photo.tolist():
-        photos.update(f"{name}\0{table.stamp(name)}\n".encode())
-    return hashlib.sha256(f"{network} {preprocessing!r} {photos.hexdigest()}".encode()).hexdigest()[:32]
+    return hashlib.sha256(f"{network} {preprocessing!r}".encode()).hexdigest()
+
+
+def _photos(table: PhotoTable) -> np.ndarray:
+    """(R, 16) uint8: a digest of each photo's name and stamp."""
+    digests = [hashlib.sha256(f"{name}\0{table.stamp(name)}".encode()).digest()[:16] for name in table.photo.tolist()]
+    return np.frombuffer(b"".join(digests), dtype=np.uint8).reshape(-1, 16)
 
 
 def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "cpu") -> FeatureCache:
@@ -91,41 +105,78 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
     Raises:
         PhotoError: a photo cannot be decoded; rows before it are kept, and the next call goes on from there.
     """
-    key = bank_key(backbone, table)
+    network, photos = _network(backbone), _photos(table)
+    key = _key(network, photos)
     with one_at_a_time(folder / key / ".lock"):  # another process would begin from the first photo, in this file
-        _fill(backbone, table, folder / key, device)
+        _fill(backbone, table, folder / key, device, network, photos)
     features = np.load(folder / key / "features.npy", mmap_mode="r")
     return FeatureCache(table, features, key, np.arange(len(table)))
 
 
-def _fill(backbone: Backbone, table: PhotoTable, place: Path, device: str) -> None:
+def _fill(backbone: Backbone, table: PhotoTable, place: Path, device: str, network: str, photos: np.ndarray) -> None:
     """Extracts the features that a bank's folder lacks."""
-    place.mkdir(parents=True, exist_ok=True)
-    progress, path = place / "progress.json", place / "features.npy"
-    done = json.loads(progress.read_text())["rows"] if progress.exists() and path.exists() else 0
-    mode, shape = ("r+", None) if done else ("w+", (len(table), backbone.row))
-    features = np.lib.format.open_memmap(path, mode=mode, dtype=np.float32, shape=shape)
-    starts, start = range(done, len(table), BATCH), done
+    if not _is_of(place, network):
+        _begin(place, network, photos, backbone.row)
+    done = _done(place)
+    features, rows = np.lib.format.open_memmap(place / "features.npy", mode="r+"), np.load(place / "missing.npy")
+    start = done
     encoder = backbone.encoder.eval().to(device).to(memory_format=torch.channels_last)
     clips = backbone.preprocessing.of_clips
     layout = torch.preserve_format if clips else torch.channels_last  # of five axes there is no other
     forward = (1 if clips else CPU_FORWARD) if device == "cpu" else BATCH
     try:
         with torch.inference_mode():
-            batches = track(_batches(table, backbone, starts), "features", len(starts))
+            starts = range(done, len(rows), BATCH)
+            batches = track(_batches(table.rows(rows), backbone, starts), "features", len(starts))
             for number, (start, pixels) in enumerate(batches, 1):
                 for part in torch.from_numpy(pixels).split(forward):
-                    rows = encoder(part.to(device, memory_format=layout)).float().cpu().numpy()
-                    features[start : start + len(rows)] = rows
-                    start += len(rows)
+                    found = encoder(part.to(device, memory_format=layout)).float().cpu().numpy()
+                    features[rows[start : start + len(found)]] = found
+                    start += len(found)
                 if number % FLUSH_EVERY == 0:
                     features.flush()
-                    write_file(progress, json.dumps({"rows": start}))
+                    _count(place, network, start)
     finally:  # a photo that cannot be decoded costs none of those before it
         if start > done:
             features.flush()
-            write_file(progress, json.dumps({"rows": start}))
+            _count(place, network, start)
     encoder.to(memory_format=torch.contiguous_format)  # as the caller's network was
+
+
+def _begin(place: Path, network: str, photos: np.ndarray, width: int) -> None:
+    """A bank with the features that other banks of this network have of these photos."""
+    features = np.lib.format.open_memmap(
+        place / "features.npy", mode="w+", dtype=np.float32, shape=(len(photos), width)
+    )
+    row_of = {digest.tobytes(): row for row, digest in enumerate(photos)}
+    missing = np.ones(len(photos), dtype=bool)
+    for other in sorted(path for path in place.parent.iterdir() if path != place and _is_of(path, network)):
+        theirs = np.load(other / "photos.npy")
+        known = np.ones(len(theirs), dtype=bool)
+        known[np.load(other / "missing.npy")[_done(other) :]] = False
+        pairs = [(row_of.get(theirs[row].tobytes(), -1), row) for row in np.flatnonzero(known)]
+        mine, from_row = np.array([pair for pair in pairs if pair[0] >= 0], dtype=np.int64).reshape(-1, 2).T
+        features[mine] = np.load(other / "features.npy", mmap_mode="r")[from_row]
+        missing[mine] = False
+    features.flush()
+    np.save(place / "photos.npy", photos)
+    np.save(place / "missing.npy", np.flatnonzero(missing))
+    _count(place, network, 0)
+
+
+def _is_of(place: Path, network: str) -> bool:
+    """Whether a folder is a bank of this network that has been begun."""
+    progress = place / "progress.json"
+    return progress.exists() and json.loads(progress.read_text()).get("network") == network
+
+
+def _count(place: Path, network: str, rows: int) -> None:
+    write_file(place / "progress.json", json.dumps({"network": network, "rows": rows}))
+
+
+def _done(place: Path) -> int:
+    """How many of the missing rows are there by now."""
+    return int(json.loads((place / "progress.json").read_text())["rows"])
 
 
 def _batches(table: PhotoTable, backbone: Backbone, starts: range) -> Iterator[tuple[int, np.ndarray]]:

@@ -299,7 +299,9 @@ with open({out!r} + str(fabric.global_rank), "w") as file:
 def _train_as_two(tmp_path: Path, noise: float = 0.3) -> tuple[list[str], list[str]]:
     """What each of two processes under torchrun came to: weights, best and first accuracy, processes."""
     script = tmp_path / "train.py"
-    script.write_text(TWO_PROCESSES.format(repository=str(Path(__file__).parents[3]), out=str(tmp_path / "rank"), noise=noise))
+    script.write_text(
+        TWO_PROCESSES.format(repository=str(Path(__file__).parents[3]), out=str(tmp_path / "rank"), noise=noise)
+    )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]

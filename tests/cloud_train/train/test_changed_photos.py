@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
+import json
 import shutil
 from threading import Thread
 
@@ -88,7 +90,42 @@ def test_a_damaged_photo_costs_none_of_the_features_before_it(copy, monkeypatch,
     with pytest.raises(PhotoError, match=str(bad)):
         feature_cache.extract(backbone, table, tmp_path / "features")
     (kept,) = (tmp_path / "features").glob("*/progress.json")
-    assert '"rows": 96' in kept.read_text()
+    assert json.loads(kept.read_text())["rows"] == 96
+    (copy / bad).write_bytes(good)
+    read, repaired = _reading(load_photos(copy))
+    bank = feature_cache.extract(backbone, repaired, tmp_path / "features")
+    assert len(read) == len(table) - 96
+    whole = feature_cache.extract(backbone, table, tmp_path / "whole")
+    np.testing.assert_allclose(bank.take(), whole.take(), atol=1e-5)
+
+
+def _reading(table):
+    """The table, and the names of the photos that are read from it."""
+    names = []
+
+    def read(name):
+        names.append(name)
+        return table.read(name)
+
+    return names, dataclasses.replace(table, read=read)
+
+
+def test_photos_that_did_not_change_are_not_decoded_again(copy, tmp_path):
+    backbone = create_backbone("resnet10t", 4, channels=[8, 16, 32, 64], stem_width=8)
+    table = load_photos(copy)
+    before = feature_cache.extract(backbone, table, tmp_path / "features")
+    chosen = np.arange(len(table)) % 2 == 0
+    changed = str(table.photo[8])
+    names, fewer = _reading(
+        dataclasses.replace(table.rows(chosen), stamp=lambda n: table.stamp(n) + "!" * (n == changed))
+    )
+    bank = feature_cache.extract(backbone, fewer, tmp_path / "features")
+    assert names == [changed]
+    np.testing.assert_allclose(bank.take(), before.take()[chosen], atol=1e-5)
+    other = create_backbone("resnet10t", 4, channels=[8, 16, 32, 64], stem_width=16)
+    names, again = _reading(table)
+    feature_cache.extract(other, again, tmp_path / "features")
+    assert len(names) == len(table)
 
 
 # ---- what is left out is told, and what is ambiguous is refused
