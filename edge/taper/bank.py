@@ -7,6 +7,7 @@ without torch.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -271,7 +272,8 @@ class Bank:
         the next reader finds by their SHA-256.
 
         Args:
-            out: folder of the bundle; must not exist, or be a bundle that is not a bank, which is replaced.
+            out: folder of the bundle, or a link to one; must not exist, or be a bundle that is not a bank, which is
+                replaced.
             targets: as ``onnxruntime:fp32``; default: all that the bank has.
 
         Raises:
@@ -281,13 +283,14 @@ class Bank:
         _check_out(out)
         chosen = self._artifacts(targets)
         network = self.network(task)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with working_folder(out) as temporary:
+        place = Path(os.path.realpath(out))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with working_folder(place) as temporary:
             folder = temporary / "bundle"
             folder.mkdir()
             manifest = self._manifest(task, [self._write(folder, artifact, network) for artifact in chosen])
             (folder / MANIFEST).write_bytes(encode_manifest(manifest))
-            move_into_place(folder, out, temporary)
+            move_into_place(folder, place, temporary)
         return Condensed(out, manifest, sum(len(self._programs[artifact.file].template) for artifact in chosen))
 
     def network(self, task: Task) -> MixedNetwork:

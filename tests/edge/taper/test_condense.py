@@ -258,6 +258,16 @@ def test_a_bundle_with_other_files_in_it_is_never_replaced(bank, tmp_path):
     assert (tmp_path / "mine" / "notes" / "thesis.txt").read_text() == "months of work"
 
 
+def test_a_link_leads_to_the_new_bundle_and_stays_a_link(bank, tmp_path):
+    out = tmp_path / "now"
+    out.symlink_to(tmp_path / "foxes")
+    bank.condense(bank.task(FOXES), out)
+    bank.condense(bank.task(FOXES[:2]), out)
+    assert out.is_symlink()
+    assert load_bundle(tmp_path / "foxes").manifest.task.classes == load_bundle(out).manifest.task.classes
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["foxes", "now"]
+
+
 def test_an_earlier_personal_bundle_is_replaced_and_nothing_else_stays(bank, tmp_path):
     for names in (FOXES, ["lion"]):
         bank.condense(bank.task(names), tmp_path / "mine")
