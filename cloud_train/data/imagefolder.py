@@ -166,8 +166,8 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
 def _parse(name: str, content: bytes) -> list[Any]:
     if name.endswith(".csv"):
         return list(csv.DictReader(io.StringIO(content.decode("utf-8-sig"), newline="")))
-    if name.endswith(".jsonl"):
-        return [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
+    if name.endswith(".jsonl"):  # no splitlines: a string may hold other line separators
+        return [json.loads(line) for line in content.decode("utf-8-sig").split("\n") if line.strip()]
     import pyarrow as arrow
     from pyarrow import parquet
 

@@ -174,6 +174,13 @@ def test_a_line_separator_inside_a_label_is_part_of_it(tree):
     assert load_photos(tree).classes == ("big\u2028cat", "dog")
 
 
+def test_a_line_separator_inside_a_label_is_no_end_of_a_row(tree):
+    rows = [{"file_name": f"cat/{number}.png", "label": "big\u2028cat" if number else "dog"} for number in range(3)]
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    (tree / "metadata.jsonl").write_text(text, encoding="utf-8-sig", newline="")
+    assert load_photos(tree).classes == ("big\u2028cat", "dog")
+
+
 def test_people_of_awkward_names_have_folders_of_their_own():
     names = ["", "/", "..", "a/b", "a_b", "x" * 300, "x" * 301]
     found = [stem for stem, _ in numbered((name, np.array([0])) for name in names)]
