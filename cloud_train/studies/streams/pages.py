@@ -69,15 +69,18 @@ class StreamPage(page.StudyPage):
         return header, rows
 
     def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
-        return [
+        tables = [
             (
                 "Every method over all sets and encoders: gain by the content and the length of the history",
                 _pooled(document),
             ),
             ("The same methods: calibration, people who lose, cost", _facts(document)),
+            ("Histories that are not the person's own, on the worst set too", _losses(document)),
+            ("What trained heads add to class shares at 15 own photos", _additions(document)),
             ("Own photos after 63 of somebody else", _recovery(document)),
             *_ceilings(document),
         ]
+        return [(title, table) for title, table in tables if table[1]]
 
 
 def _of(document: page.Document, method: str, cell: str) -> list[Row]:
@@ -183,8 +186,6 @@ def _about(document: page.Document) -> str:
     limit = document.get("photos_per_class")
     parts = [
         _closures(document),
-        _losses(document),
-        _additions(document),
         _long(document),
         about_pseudo_people(document),
         f"{document['people']} people of each cell and seed at most, {document.get('targets', 24)} photos of each.",
@@ -214,34 +215,29 @@ def _closures(document: page.Document) -> str:
     return " ".join(sentences)
 
 
-def _losses(document: page.Document) -> str:
-    """Loss of accuracy with mixed and foreign histories, of class shares and of delivered heads."""
-    sentences = []
-    for method, name in (("shares", "Class shares"), ("delivered", "What is delivered")):
-        parts = []
-        for cell in ("foreign history of 15", "foreign history of 63", "mixed history of 15", "mixed history of 63"):
-            rows = _of(document, method, cell)
-            if rows:
+def _losses(document: page.Document) -> page.Table:
+    """Loss of accuracy with mixed and foreign histories, of class shares and of what is delivered."""
+    cells = []
+    for method in ("shares", "delivered"):
+        for history in ("foreign history of 15", "foreign history of 63", "mixed history of 15", "mixed history of 63"):
+            if rows := _of(document, method, history):
                 worst = min(rows, key=lambda row: row["gain"]["mean"])
-                parts.append(
-                    f"{cell}: {100 * _weighted(rows, 'gain'):+.1f} (worst {worst['data']}, {worst['encoder']}:"
-                    f" {page.short_points(worst['gain'])}, {worst['harmed']:.0%} of the people harmed)"
-                )
-        if parts:
-            sentences.append(f"{name} with histories that are not the person's own, points: {'; '.join(parts)}.")
-    return " ".join(sentences)
+                name, points = f"{worst['data']}, {worst['encoder']}", page.short_points(worst["gain"])
+                mean = f"{100 * _weighted(rows, 'gain'):+.1f}"
+                cells.append([METHODS[method], history, mean, name, points, f"{worst['harmed']:.0%}"])
+    return ["method", "history", "gain", "worst on", "gain there", "harmed there"], cells
 
 
-def _additions(document: page.Document) -> str:
-    """What trained heads add to shares at 15 own photos."""
-    parts = []
-    for name in HEADS:
-        for way in (f"{name}+shares", f"{name}+shares, gated"):
-            rows = sorted(_of(document, way, "base"), key=lambda row: row["over_shares"]["mean"])
-            each = (f"{r['data']}, {r['encoder']} {page.short_points(r['over_shares'])}" for r in rows)
-            if rows:
-                parts.append(f"{METHODS[way]}: {'; '.join(each)}")
-    return f"Over shares alone at 15 own photos, points: {'. '.join(parts)}." if parts else ""
+def _additions(document: page.Document) -> page.Table:
+    """What trained heads add to shares at 15 own photos, on each set and encoder."""
+    ways = [f"{name}{suffix}" for name in HEADS for suffix in ("+shares", "+shares, gated")]
+    found = {way: {(r["data"], r["encoder"]): r for r in _of(document, way, "base")} for way in ways}
+    ways = [way for way in ways if found[way]]
+    rows = [
+        [*key, *(page.short_points(found[way][key]["over_shares"]) if key in found[way] else "" for way in ways)]
+        for key in sorted({key for way in ways for key in found[way]})
+    ]
+    return ["data", "encoder", *(METHODS[way] for way in ways)], rows
 
 
 def _long(document: page.Document) -> str:

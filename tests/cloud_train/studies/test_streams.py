@@ -154,10 +154,10 @@ def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
     page = STUDIES["stream"]
     header, rows = page.table(document)
     assert len(header) == len(rows[0])
-    assert [len(cells[0]) == len(row) for _, cells in page.more(document) for row in cells[1]]
-    about = page.about(document)
-    assert "known classes" in about
-    assert "ICIIA-T+shares, gated" in about
+    more = dict(page.more(document))
+    assert all(len(header) == len(row) for header, rows in more.values() for row in rows)
+    assert "ICIIA-T+shares, gated" in more["What trained heads add to class shares at 15 own photos"][0]
+    assert "known classes" in page.about(document)
     with pytest.raises(UsageError, match="holds a run with other settings"):
         of_all_points(replace(settings, targets=7), tmp_path, "points", protocol.run_point, [0])
     with pytest.raises(UsageError, match="iciia_x is none of iciia_t"):
