@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -117,8 +118,8 @@ def export(
             backbone_arguments=parse_arguments(backbone_arguments),
             labels=labels,
             side=side,
-            mean=_three_numbers("--mean", mean),
-            std=_three_numbers("--std", std),
+            mean=_three_numbers("--mean", mean, lambda n: 0 <= n <= 1),
+            std=_three_numbers("--std", std, lambda n: 0 < n <= 1),
             personalise=personalise,
         )
         result = run.bisect(settings) if bisect else run.export(settings, say)
@@ -128,16 +129,16 @@ def export(
         _print_outcomes(result, out, as_json)
 
 
-def _three_numbers(flag: str, text: str) -> tuple[float, float, float] | None:
+def _three_numbers(flag: str, text: str, fits: Callable[[float], bool]) -> tuple[float, float, float] | None:
     """``0.5,0.5,0.5`` -> the numbers; "" -> None.
 
     Raises:
-        RefocusError: not three numbers.
+        RefocusError: not three numbers, or of pixels up to 255.
     """
     if not text:
         return None
-    expected = "three numbers separated by commas"
-    red, green, blue = numbers(text, flag, float, lambda n: len(n) == 3, expected, "0.5,0.5,0.5")
+    expected = "three numbers separated by commas, of pixels from 0 to 1; divide those of pixels up to 255 by 255"
+    red, green, blue = numbers(text, flag, float, lambda n: len(n) == 3 and all(map(fits, n)), expected, "0.5,0.5,0.5")
     return red, green, blue
 
 

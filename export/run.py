@@ -80,7 +80,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         raise ExportError(f"--personalise {settings.personalise}: expected head or shares, or leave it out")
     limits, opset = parse_limits(settings.max_deviation), parse_opset(settings.opset)
     attempt = Attempt(settings.to, partial=True)  # what is misspelt is told before anything is loaded
-    network, shares = _only_network(settings), settings.personalise == "shares"
+    network, shares = _only_network(settings, say), settings.personalise == "shares"
     if network is not None and settings.photos is not None:
         loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
         streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
@@ -160,14 +160,14 @@ def _calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> S
     return read_streams(calibration or run / "calibration", "--calibration")
 
 
-def _only_network(settings: ExportSettings) -> Any:
+def _only_network(settings: ExportSettings, say: Say) -> Any:
     """The network that the settings name; None where they name checkpoints.
 
     Raises:
         ExportError: a network beside something else, without photos, or settings of a network for checkpoints.
     """
     from refocus.export.program import RANDOM, NetworkSettings, open_network
-    from refocus.export.program.sources import is_network
+    from refocus.export.program.sources import PROBABILITIES, is_network
 
     preprocessing: dict[str, Any] = {}
     if settings.side:
@@ -200,6 +200,8 @@ def _only_network(settings: ExportSettings) -> Any:
             f"{named[0]}: its weights are random, because neither --pretrained nor --checkpoint was given; the bundle"
             " is good for measuring time, not for recognising"
         )
+    if network.source.get("outputs") == PROBABILITIES:
+        say(f"{named[0]} gives probabilities; the bundle holds their logarithms, as what follows expects logits")
     return network
 
 

@@ -137,7 +137,14 @@ def test_table_1_is_generated_from_its_documents_and_the_readme_has_rows_of_it()
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("no json", "is not a result document"), ('{"schema_version": 99}', "has schema 99")]
+    ("content", "message"),
+    [
+        ("no json", "is not a result document"),
+        ('{"schema_version": 99}', "has schema 99"),
+        ('{"schema_version": "3"}', "has schema '3'"),
+        ('{"schema_version": 3, "accuracy": {"original": {}}}', r"x\.json is damaged, or no document of this refocus"),
+        ('{"schema_version": 2, "study": "other"}', r"x\.json is damaged.*KeyError: 'other'"),
+    ],
 )
 def test_a_document_that_is_no_result_is_refused(content, message, tmp_path):
     (tmp_path / "x.json").write_text(content)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
-from refocus.cloud_train.commands.parsing import integers, shares, typed_command, with_flags
+from refocus.cloud_train.commands.parsing import integers, seeds_of, shares, typed_command, with_flags
 from refocus.edge.commands import print_json, words
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def study(
     learning_rate: Annotated[
         str, typer.Option(help="SGD learning rate; of several, comma-separated, each block uses its best")
     ] = "0.1",
-    momentum: Annotated[float, typer.Option(help="SGD momentum")] = 0.9,
+    momentum: Annotated[float, typer.Option(min=0, max=0.9999, help="SGD momentum")] = 0.9,
     windows_per_step: Annotated[int, typer.Option(min=1, help="batch size, in history windows")] = 16,
     epochs: Annotated[int, typer.Option(min=1, help="maximum number of epochs")] = 4,
     rows: Annotated[str, typer.Option(help="study taper: row names, separated by ';'; '*' is a wildcard")] = "",
@@ -155,7 +155,7 @@ def study(
         else:
             _study_bundles(queue, words(jobs), words(to), data)
         return
-    numbers, command = integers(seeds, "--seeds"), typed_command({str(run): "RUN"})
+    numbers, command = seeds_of(seeds), typed_command({str(run): "RUN"})
     if name == "sensitivity":
         from refocus.cloud_train.federated.run import FederatedRun
         from refocus.cloud_train.studies.sensitivity import study_sensitivity

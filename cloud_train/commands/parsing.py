@@ -13,6 +13,7 @@ from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import numbers
 
 Settings = TypeVar("Settings")
+MOST_SEED = 2**31 - 1
 
 
 def typed_command(names: dict[str, str]) -> str:
@@ -34,6 +35,13 @@ def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> S
 def integers(text: str, flag: str) -> list[int]:
     """``0,1,2`` -> [0, 1, 2]; of any sign."""
     return [*numbers(text, flag, int, bool, "whole numbers separated by commas", "0,1,2")]
+
+
+def seeds_of(text: str) -> list[int]:
+    """``0,1,2`` -> [0, 1, 2]; each once, as what is counted twice would look surer than it is."""
+    expected = f"different whole numbers from 0 to {MOST_SEED} separated by commas"
+    fits = lambda n: n != [] and all(0 <= v <= MOST_SEED for v in n) and len(set(n)) == len(n)  # noqa: E731
+    return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
 
 
 def shares(text: str, flag: str) -> list[float]:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from refocus.cloud_train.commands.flags import AsDocument, Seeds
-from refocus.cloud_train.commands.parsing import arguments, integers, typed_command
+from refocus.cloud_train.commands.parsing import arguments, seeds_of, typed_command
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import words
 
@@ -183,7 +183,7 @@ def _train(
     """Trains by the settings of a recipe, changed by a file, then by flags, then by ``--set``; or shows them."""
     from refocus.cloud_train.settings import explained_toml, keys_of, read_settings
 
-    flags["seeds"] = integers(seeds, "--seeds") if seeds else []
+    flags["seeds"] = seeds_of(seeds) if seeds else []
     given = [f"{key.replace('__', '.')}={_toml(value)}" for key, value in flags.items() if value]
     settings = read_settings(partial(settings_of(kind).start, recipe or "default"), config, [*given, *(changes or ())])
     if show:

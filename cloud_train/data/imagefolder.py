@@ -108,8 +108,15 @@ def _files_of(folder: Path) -> Iterator[str]:
             continue
         seen.add((status.st_dev, status.st_ino))
         for name in files:
-            if (Path(place) / name).is_file():
-                yield (Path(place) / name).relative_to(folder).as_posix()
+            if not (Path(place) / name).is_file():
+                continue
+            found = (Path(place) / name).relative_to(folder).as_posix()
+            try:
+                found.encode()
+            except UnicodeEncodeError:
+                shown = found.encode(errors="backslashreplace").decode()
+                raise DataError(f"--data {folder}: the name {shown} is not UTF-8; rename the file") from None
+            yield found
 
 
 def _open_zip(path: Path) -> Source:
@@ -152,8 +159,8 @@ def _records(name: str, content: bytes, column_of: dict[str, str], where: str) -
             if not isinstance(row, dict) or row.get(needed) is None:
                 has = sorted(row) if isinstance(row, dict) else type(row).__name__
                 raise DataError(f"--data {where}: {name}, row {number} has no column '{needed}', it has {has}{flag}")
-        record = {to: as_text((row.get(column) if column else "") or "") for to, column in column_of.items()}
-        stated = as_text(row.get("split") or "")
+        record = {to: as_text(row.get(column)) if column else "" for to, column in column_of.items()}
+        stated = as_text(row.get("split"))
         split = split_named(stated) if stated else split_by_folder
         if stated and not split:
             raise DataError(

@@ -6,6 +6,7 @@ Folders and .zip files of photos and data sets of the Hugging Face Hub (:mod:`re
 
 from __future__ import annotations
 
+import hashlib
 import io
 import zipfile
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 
 _COLUMNS = "x (R, S, S) or (R, S, S, 3) uint8, y (R,), client (R,) and, if the test photos are fixed, is_test (R,)"
+_COLUMN_NAMES = frozenset({"x", "y", "client"})
 _LEAST_PARTS = 3  # ALPHABET/CHARACTER/NUMBER_DRAWER.png
 
 
@@ -51,10 +53,15 @@ def load_arrays(source: Path) -> PhotoTable:
             found = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(f"--data {source} is not a readable .npz ({error}); expected {_COLUMNS}") from None
-    missing = {"x", "y", "client"} - set(found)
-    if missing or found["x"].dtype != np.uint8 or found["x"].ndim not in (3, 4):
+    if _COLUMN_NAMES - set(found):
         raise DataError(f"--data {source} holds {', '.join(sorted(found)) or 'nothing'}; expected {_COLUMNS}")
-    pixels, label = found["x"], found["y"].astype(np.int64)
+    pixels, rows = found["x"], {name: found[name] for name in (*_COLUMN_NAMES, "is_test") if name in found}
+    of_pixels = pixels.dtype == np.uint8 and (pixels.ndim == 3 or pixels.shape[3:] == (3,))
+    whole = all(array.ndim == 1 and array.dtype.kind in "iub" for name, array in rows.items() if name != "x")
+    if not (of_pixels and whole and len({len(array) for array in rows.values()}) == 1):
+        shapes = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in sorted(rows.items()))
+        raise DataError(f"--data {source} holds {shapes}; expected {_COLUMNS}, all but x of whole numbers, R rows each")
+    label = found["y"].astype(np.int64)
 
     def read(name: str) -> bytes:
         stream = io.BytesIO()
@@ -67,6 +74,7 @@ def load_arrays(source: Path) -> PhotoTable:
         read,
         tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
         client=[f"client-{number:04d}" for number in found["client"].tolist()],
+        stamp=lambda name: hashlib.sha256(pixels[int(name)].tobytes()).hexdigest(),
         **({"split": np.where(found["is_test"], "test", "train")} if "is_test" in found else {}),
     )
 
@@ -95,10 +103,15 @@ def omniglot(folder: Path) -> PhotoTable:
         archive, _, place = name.partition(":")
         return tables[archive].read(place)
 
+    def stamp(name: str) -> str:
+        archive, _, place = name.partition(":")
+        return tables[archive].stamp(place)
+
     return PhotoTable.of(
         names,
         [place.parts[-3] for place in places],
         read,
+        stamp=stamp,
         client=[f"drawer-{place.stem.rpartition('_')[2]}" for place in places],
         domain=["/".join(place.parts[-3:-1]) for place in places],
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jinja2 import UndefinedError
 
 from refocus.benchmarks.document.schema import SCHEMA_VERSION as BENCH_SCHEMA
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
@@ -93,17 +94,26 @@ def write_results_page(folder: Path, out: Path) -> None:
     pictures.mkdir(parents=True, exist_ok=True)
     sections = [HEADER, *_orders(documents)]
     for name, document in documents.items():
-        kind = _kind(document)
-        if kind == "study":
-            sections.append(_study(name, document, pictures))
-        elif kind:
-            sections.append(render(f"report/templates/{kind}.md.j2", name=name, **_values(document)))
-        else:
-            sections += _evaluation(name, document, pictures)
+        try:
+            sections += _section(name, document, pictures)
+        except (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError) as error:
+            why = f"{type(error).__name__}: {error}"
+            raise DataError(
+                f"{folder / name}.json is damaged, or no document of this refocus ({why}); leave it out, or make it again"
+            ) from error
     programme = folder.parent / PROGRAMME
     if programme.is_file():
         sections.append(_federated(load_programme(programme), read_documents(folder / "federated"), pictures))
     write_file(out, "\n".join(sections))
+
+
+def _section(name: str, document: Document, pictures: Path) -> list[str]:
+    kind = _kind(document)
+    if kind == "study":
+        return [_study(name, document, pictures)]
+    if kind:
+        return [render(f"report/templates/{kind}.md.j2", name=name, **_values(document))]
+    return list(_evaluation(name, document, pictures))
 
 
 def _orders(documents: Mapping[str, Document]) -> list[str]:
@@ -133,7 +143,7 @@ def _read(path: Path) -> dict[str, Any]:
     newest = SCHEMAS.get(_kind(document), RESULTS_SCHEMA)
     if version not in (newest - 1, newest):
         reads = f"{newest - 1} and {newest}"
-        raise DataError(f"{path} has schema {version}, this refocus reads {reads}; evaluate the run again")
+        raise DataError(f"{path} has schema {version!r}, this refocus reads {reads}; evaluate the run again")
     return document
 
 

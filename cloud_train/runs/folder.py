@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 import time
+import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -186,7 +188,10 @@ def once(path: Path, compute: Callable[[], Result], what: str = "", before: floa
                 temporary.replace(path)
                 if what:
                     say(f"{what}, {seconds:.0f} s")
-    stored: Result = read(path)
+    try:
+        stored: Result = read(path)
+    except (ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
+        raise DataError(f"{path} is damaged ({error}); delete it, and it is computed again") from None
     return stored
 
 

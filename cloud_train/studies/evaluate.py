@@ -61,6 +61,12 @@ class Target:
         """What may stand before the photo, by the prefix of its name in the results."""
         return {"": self.own, "foreign_": self.foreign, "mixed_": self.mixed}
 
+    @property
+    def content(self) -> bytes:
+        """All that decides the answers to it."""
+        features = (self.feature, self.own, self.foreign, self.mixed)
+        return self.photo.encode() + b"".join(rows.tobytes() for rows in features)
+
 
 def bundle_of(run: Run, head: Path, window: int = 0) -> Bundle:
     """The head's bundle, exported now unless it is already there for exactly this checkpoint.
@@ -124,7 +130,7 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
     The foreigner is a client of another domain (another script, another parent category; any other client where
     domains are not known), so for glyphs another script in another hand. Each target of a client gets another
     foreigner: few strangers for all targets would make the control depend on these few. The mixed photos are drawn
-    from all clients, as in streams that are mixed (:func:`partitions.mixed`).
+    from all clients, as in streams that are mixed (:func:`partitions.mixed`), but never the target itself.
 
     Raises:
         DataError: no client has more than ``longest`` photos.
@@ -134,11 +140,14 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
         raise DataError(f"{len(people)} test clients have more than {longest} photos; at least two are needed")
     homes = [table.home(rows) for _, rows in people]
     targets, everybody, rng = [], np.concatenate(list(features.values())), np.random.default_rng(0)
+    first = dict(zip(features, np.cumsum([0, *map(len, features.values())]).tolist(), strict=False))
     for index, (name, rows) in enumerate(people):
         positions = sorted({int(p) for p in np.linspace(longest, len(rows) - 1, per_client)})
         for position, number in zip(positions, itertools.cycle(foreigners_of(homes, index)), strict=False):
             foreigner, _ = people[number]
             before = slice(position - longest, position)
+            drawn = rng.integers(len(everybody) - 1, size=longest)
+            drawn += drawn >= first[name] + position
             targets.append(
                 Target(
                     client=name,
@@ -148,7 +157,7 @@ def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: 
                     own=features[name][before],
                     own_photos=tuple(table.photo[rows[before]].tolist()),
                     foreign=features[foreigner][:longest],
-                    mixed=everybody[rng.integers(len(everybody), size=longest)],
+                    mixed=everybody[drawn],
                 )
             )
     return targets
@@ -323,7 +332,7 @@ def _evaluate_head(
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     digest.update(f"{trials.lengths} {delivered and delivered.folder.name} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
-        digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
+        digest.update(target.content)
     path = head.parent / "judged" / f"{head.stem}-{digest.hexdigest()[:16]}.npz"
 
     def answer() -> dict[str, np.ndarray]:
@@ -509,16 +518,16 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
 
 
 def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
-    """Test people answered by the plain classifier, class shares, the head, and both, seeds pooled; with the
-    temperature and the exponent that validation people chose. None of heads that were trained before there was this."""
-    people: dict[str, list[float]] = {}
-    bank, history, chosen = run.bank(run.backbone()).of_split("test"), 0, []
-    for path in heads:
-        head = load_checkpoint(path)
-        delivery = head.card.training.get("delivery")
-        if delivery is None:
-            return None
-        history = delivery["history"]
+    """Test people answered by the plain classifier, class shares, the head, and both; with the temperature and the
+    exponent that validation people chose. Intervals are over people, of each the mean over seeds. None of heads that
+    were trained before there was this."""
+    loaded = [load_checkpoint(path) for path in heads]
+    deliveries: list[Any] = [head.card.training.get("delivery") for head in loaded]
+    if None in deliveries:
+        return None
+    people: dict[str, list[list[float]]] = {}
+    bank, history, chosen = run.bank(run.backbone()).of_split("test"), max(d["history"] for d in deliveries), []
+    for head, delivery in zip(loaded, deliveries, strict=True):
         chosen.append(delivery["choice"])
         gated = delivery.get("gated", False)
         whole = iciia_head(head)
@@ -534,13 +543,13 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
         right = right_answers(logits_in_every_way(*asked))
         keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
         for name, key in keys.items():
-            people.setdefault(name, []).extend(person[key].mean() for person in right)
-    original = np.array(people["original"])
+            people.setdefault(name, []).append([person[key].mean() for person in right])
+    means = {name: np.mean(of, axis=0) for name, of in people.items()}
     rows = [
-        {"way": name, "accuracy": float(np.mean(of)), "gain": bootstrap_mean(np.array(of) - original).as_dict()}
-        for name, of in people.items()
+        {"way": name, "accuracy": float(of.mean()), "gain": bootstrap_mean(of - means["original"]).as_dict()}
+        for name, of in means.items()
     ]
-    return {"history": history, "people": len(original), "chosen": chosen, "rows": rows}
+    return {"history": history, "people": len(means["original"]), "chosen": chosen, "rows": rows}
 
 
 def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:

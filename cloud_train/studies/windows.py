@@ -82,7 +82,7 @@ def _answers(run: Run, bundle: Bundle, targets: Sequence[Target], window: int) -
     """Class of each target after its own, a foreign and a mixed history, by name of the answer."""
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     for target in targets:
-        digest.update(target.photo.encode() + target.mixed.tobytes() + target.foreign.tobytes())
+        digest.update(target.content)
 
     def answer() -> dict[str, np.ndarray]:
         with Recognizer(bundle, threads=1) as device:

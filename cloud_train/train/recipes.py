@@ -51,7 +51,11 @@ class OfRecipes:
         Raises:
             UsageError: there is no such recipe; or all unknown keys and all values of another type.
         """
-        return changed_by(cls.start(name, given), given or {}, "settings")
+        settings = changed_by(cls.start(name, given), given or {}, "settings")
+        seeds: tuple[int, ...] = getattr(settings, "seeds", ())
+        if len(set(seeds)) < len(seeds):
+            raise UsageError(f"seeds {list(seeds)}: expected each once")
+        return settings
 
 
 def section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -91,6 +91,8 @@ class Preprocessing(Strict, frozen=True):
     def __post_init__(self) -> None:
         if self.crop > self.resize_shorter:
             raise ValueError(f"crop {self.crop} is larger than resize_shorter {self.resize_shorter}")
+        if not all(math.isfinite(number) for number in (*self.mean, *self.std)):
+            raise ValueError(f"mean {self.mean} and std {self.std} must be finite")
         if min(self.std) <= 0:
             raise ValueError(f"std {self.std} must be positive")
 

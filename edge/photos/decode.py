@@ -191,17 +191,22 @@ def from_image(image: Image.Image, where: str, upright: bool = True) -> Photo:
     """A photo that was opened or made with Pillow; the image is left as it is. Of several frames, the current one.
 
     Args:
-        image: in any mode that Pillow converts to RGB; decoded now if it was not yet, by Pillow's own rules.
+        image: in any mode that Pillow converts to RGB, but F and I, whose scale is not known; decoded now if it was
+            not yet, by Pillow's own rules.
         where: named in errors.
         upright: whether to turn it as its EXIF orientation says. (Pillow turns TIFF files itself.)
 
     Raises:
-        PhotoError: not an image, without pixels, damaged, closed, or larger than ``MAX_PHOTO_PIXELS``.
+        PhotoError: not an image, of an unknown scale, without pixels, damaged, closed, or larger than
+            ``MAX_PHOTO_PIXELS``.
     """
     if not isinstance(image, Image.Image):
         raise PhotoError(
             f"{where} is of type {type(image).__name__}; expected the path of a photo, its encoded bytes or a PIL image"
         )
+    if image.mode == "F" or (image.mode == "I" and image.format != "PNG"):  # a PNG of 16 bits, by an older Pillow
+        kind = "floating point" if image.mode == "F" else "32 bits"
+        raise PhotoError(f"{where} has grey of {kind}, whose scale is not known; convert it to mode L, I;16 or RGB")
     if not 0 < image.width * image.height <= MAX_PHOTO_PIXELS:
         raise PhotoError(f"{where} has {image.width}x{image.height} pixels; 1 to {MAX_PHOTO_PIXELS} are recognised")
     try:

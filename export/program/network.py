@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from refocus.edge.bundle import Preprocessing
 from refocus.export.errors import ExportError
+from refocus.export.program.call_trace import trace_digest
 from refocus.export.program.checkpoint import Card, Checkpoint
 from refocus.export.program.photo_signature import SIGNATURE, SignedEncoder
 from refocus.export.program.program import TorchProgram, head_without_history, photo_encoder
@@ -41,10 +42,11 @@ class Network:
     labels: tuple[str, ...]
     source: Mapping[str, str]
 
-    @property
+    @functools.cached_property
     def identity(self) -> str:
-        """SHA-256 over the architecture's text and every parameter and buffer."""
-        text = f"{self.source.get('network', self.name)}\n{self.module}\n{weights_hash(self.module)}"
+        """SHA-256 over the architecture's text, every parameter and buffer, and what is computed with them."""
+        computed = trace_digest(self.module, example_photo(self.preprocessing.crop))
+        text = f"{self.source.get('network', self.name)}\n{self.module}\n{weights_hash(self.module)}\n{computed}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -56,6 +58,30 @@ def weights_hash(network: nn.Module) -> str:
         digest.update(f"{name} {array.dtype} {tuple(array.shape)}\n".encode())
         digest.update(array.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+class LogOfProbabilities(nn.Module):
+    """A network that gives probabilities, with their logarithms for logits: softmax gives the probabilities again."""
+
+    LEAST = 1e-7  # the logarithm of 0 would be none
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, photo: Tensor) -> Tensor:
+        """photo (B, 3, side, side) -> logits (B, C)."""
+        return torch.log(torch.clamp_min(self.network(photo), self.LEAST))
+
+
+def gives_probabilities(module: nn.Module, side: int, name: str) -> bool:
+    """Whether outputs are probabilities that sum to 1, as of a network that ends in a softmax.
+
+    Raises:
+        ExportError: as of :func:`logits_of`.
+    """
+    outputs = torch.cat([logits_of(module, scale * example_photo(side), name) for scale in (1.0, -1.0, 2.0, 0.1)])
+    return bool(outputs.min() >= 0) and bool((outputs.sum(dim=1) - 1).abs().max() < 1e-3)
 
 
 @dataclass(frozen=True)
@@ -125,7 +151,9 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
     Raises:
         ExportError: the network does not map photos to one row of logits each.
     """
-    identity, cut = network.identity, split(network.module, network.preprocessing.crop, network.name)
+    side = network.preprocessing.crop
+    cut = split(network.module, side, network.name)  # says what is wrong with a network that cannot run
+    identity = network.identity
     classes, width = cut.weight.shape
     if len(network.labels) != classes:
         raise ExportError(
@@ -134,6 +162,8 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
         )
     row, module = width + SIGNATURE, SignedEncoder(cut.features)
     encoder = photo_encoder(module, network.preprocessing, row, identity, quantisable=("network",))
+    if _mixes_photos(cut.features, side):
+        encoder = encoder.fixed()
     layer = nn.Linear(width, classes)
     layer.load_state_dict({"weight": cut.weight, "bias": cut.bias})
     own = hashlib.sha256(f"own classifier\n{identity}".encode()).hexdigest()
@@ -179,6 +209,19 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     return Split(module, torch.eye(classes), torch.zeros(classes), "")
 
 
+def _mixes_photos(features: nn.Module, side: int) -> bool:
+    """Whether a photo's feature is another one where other photos come with it, as by statistics of the batch."""
+    photos = [scale * example_photo(side) for scale in (1.0, -0.5)]
+    with torch.no_grad():
+        alone = torch.cat([features(photo) for photo in photos])
+        try:
+            together = features(torch.cat(photos))
+        except Exception:  # a network of one photo at a time raises anything
+            return False
+    limit = 1e-3 * float(alone.abs().max())
+    return together.shape != alone.shape or not torch.allclose(together, alone, rtol=1e-3, atol=limit)
+
+
 def _agrees(cut: Split, photo: Tensor, logits: Tensor) -> bool:
     """Whether encoder and classifier give a photo the logits of the network."""
     with torch.no_grad():
@@ -202,10 +245,13 @@ def logits_of(module: nn.Module, photo: Tensor, name: str) -> Tensor:
             found = module(photo)
     except Exception as error:  # a network's own code raises anything
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ExportError(
-            f"{name} cannot run on a photo {tuple(photo.shape)} ({first}); expected a network of RGB photos"
-            " (B, 3, side, side); another side is given with --side"
-        ) from error
+        kinds = sorted({str(p.dtype) for p in module.parameters() if p.is_floating_point()} - {"torch.float32"})
+        advice = (
+            f"its weights are {' and '.join(kinds)}, expected torch.float32: call .float()"
+            if kinds
+            else "expected a network of RGB photos (B, 3, side, side); another side is given with --side"
+        )
+        raise ExportError(f"{name} cannot run on a photo {tuple(photo.shape)} ({first}); {advice}") from error
     if not isinstance(found, Tensor):
         raise ExportError(f"{name} returns {type(found).__name__}, expected one tensor of logits (B, C); wrap it")
     if found.dim() != 2 or found.shape[0] != 1 or found.shape[1] < 2:

@@ -27,8 +27,15 @@ from torch import Tensor, nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
 from refocus.export.errors import ExportError, told
-from refocus.export.program.network import Network, example_photo, logits_of
+from refocus.export.program.network import (
+    LogOfProbabilities,
+    Network,
+    example_photo,
+    gives_probabilities,
+    logits_of,
+)
 
+PROBABILITIES = "probabilities, of which the logarithm is taken"  # as ``source["outputs"]`` of such a network
 RANDOM = "random"  # as ``versions["weights"]`` of a network that came without weights
 NETWORKS_GROUP = "refocus.networks"
 IMAGENET = Preprocessing(
@@ -104,6 +111,8 @@ def open_network(text: str, settings: NetworkSettings) -> Network:
     if settings.checkpoint is not None:
         source["checkpoint_sha256"] = file_sha256(settings.checkpoint)
     preprocessing = _changed(found.preprocessing or IMAGENET, settings.preprocessing)
+    if gives_probabilities(module, preprocessing.crop, text):
+        module, source["outputs"] = LogOfProbabilities(module).eval(), PROBABILITIES
     labels = read_labels(settings.labels) if settings.labels is not None else found.labels
     if labels is None:
         classes = logits_of(module, example_photo(preprocessing.crop), text).shape[1]
@@ -158,7 +167,17 @@ def misfit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
         for name in sorted(own.keys() & weights.keys())
         if own[name].shape != weights[name].shape
     ]
-    wrong = shapes or [f"{name} is missing" for name in missing] or [f"{name} is not the network's" for name in unknown]
+    kinds = [
+        f"{name} holds {weights[name].dtype}, the network's {own[name].dtype}"
+        for name in sorted(own.keys() & weights.keys())
+        if own[name].is_floating_point() != weights[name].is_floating_point()
+    ]
+    wrong = (
+        shapes
+        or kinds
+        or [f"{name} is missing" for name in missing]
+        or [f"{name} is not the network's" for name in unknown]
+    )
     more = f" and {len(wrong) - 2} more" if len(wrong) > 2 else ""
     return f"{'; '.join(wrong[:2])}{more}; {_how_to_fit(own, weights)}" if wrong else ""
 
@@ -208,6 +227,8 @@ def _from_function(module: str, function: str, settings: NetworkSettings) -> Fou
     except Exception as error:  # the caller's own code raises anything
         why = f"{type(error).__name__}: {error}"
         raise ExportError(f"{asked} failed with {dict(settings.arguments)} ({why})") from error
+    if isinstance(built, torch.jit.ScriptModule):
+        raise ExportError(f"{asked} returns a module of TorchScript, which cannot be captured; return the nn.Module")
     if not isinstance(built, nn.Module):
         raise ExportError(f"{asked} returns {type(built).__name__}, expected a torch.nn.Module")
     if settings.pretrained:

@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, mix
 from refocus.cloud_train.methods.iciia.train import (
+    HISTORY_LENGTHS,
     Devices,
     DivergedError,
     IciiaRecipe,
@@ -81,6 +83,18 @@ class Bench:
     def open(cls, run: Run, targets_per_client: int, windows: int = GateRecipe.windows) -> Bench:
         return cls(run, run.prepare(Devices(accelerator="cpu").launch()), targets_per_client, windows)
 
+    @property
+    def history(self) -> int:
+        """Photos before each target, of all points: 15, or as many as most test clients have.
+
+        Raises:
+            DataError: they have none.
+        """
+        most = min(HISTORY, common_length(self.split("test").table) - 1)
+        if most < 1:
+            raise DataError("most test clients have one photo, with none in front of it; a study needs two and more")
+        return max(length for length in HISTORY_LENGTHS if length <= most)
+
     def split(self, name: str, heterogeneity: float = 1.0) -> FeatureCache:
         bank = self.prepared.bank.of_split(name)
         return bank if heterogeneity == 1 else bank.mixed(heterogeneity, seed=self.run.config.data.seed)
@@ -105,7 +119,7 @@ class Bench:
         return once(path, lambda: {**compute(), "about": about})
 
 
-def targets_of(bank: FeatureCache, per_client: int, history: int = HISTORY) -> tuple[np.ndarray, np.ndarray]:
+def targets_of(bank: FeatureCache, per_client: int, history: int) -> tuple[np.ndarray, np.ndarray]:
     """Targets in the second half of each client's stream, with the photos before them.
 
     Returns:
@@ -155,10 +169,9 @@ def _train_and_evaluate(bench: Bench, point: Point, recipe: IciiaRecipe, gate: G
     if gate is not None:
         trained_gate = train_gate(bench.split("train"), bench.split("gate"), plain, trained.model, gate, bench.traits())
     test = first_clients(bench.split("test", level), TEST_CLIENTS)
-    lengths = usable_lengths(test.table, point.iciia)
-    right, targets = evaluate_contents(
-        plain, trained.model, trained_gate, test, point.contents, lengths, bench.targets_per_client
-    )
+    lengths = [length for length in usable_lengths(test.table, point.iciia) if length <= bench.history]
+    chosen = targets_of(test, bench.targets_per_client, bench.history)
+    right, targets = evaluate_contents(plain, trained.model, trained_gate, test, point.contents, lengths, chosen)
     by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, point.iciia))
     warm_up = choose_warm_up(by_history, point.iciia.receptive_field)
     return {
@@ -224,10 +237,14 @@ def evaluate_contents(
     bank: FeatureCache,
     contents: Sequence[str],
     lengths: Sequence[int],
-    per_client: int,
+    targets: tuple[np.ndarray, np.ndarray],
 ) -> tuple[dict[str, Any], list[int]]:
-    """Share of right answers of each client, by content, history length and answer; and the targets of each client."""
-    rows, clients = targets_of(bank, per_client, max(lengths))
+    """Share of right answers of each client, by content, history length and answer; and the targets of each client.
+
+    Args:
+        targets: of :func:`targets_of`.
+    """
+    rows, clients = targets
     used = gate or StatisticsGate(bank.features.shape[1])
     right: dict[str, Any] = {}
     for content in contents:

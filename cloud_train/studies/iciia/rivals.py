@@ -21,7 +21,6 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import (
 from refocus.cloud_train.methods.test_time.method import calibrate
 from refocus.cloud_train.studies.iciia.orders import FINE_TUNING, PROMPT_TUNING
 from refocus.cloud_train.studies.iciia.points import (
-    HISTORY,
     TEST_CLIENTS,
     Bench,
     first_clients,
@@ -66,7 +65,7 @@ def labelled_points(
 def _labelled_point(bench: Bench, name: str, seed: int, rate: float, heterogeneity: float) -> dict[str, Any]:
     def compute() -> dict[str, Any]:
         started, test = time.monotonic(), first_clients(bench.split("test", heterogeneity), TEST_CLIENTS)
-        windows, clients = targets_of(test, bench.targets_per_client)
+        windows, clients = targets_of(test, bench.targets_per_client, bench.history)
         parts: dict[str, Split] = {}
         for number, (client, (labelled, _)) in enumerate(split_labelled(test).items()):
             judged = windows[clients == number, -1]
@@ -77,7 +76,7 @@ def _labelled_point(bench: Bench, name: str, seed: int, rate: float, heterogenei
         right = LABELLED[name](test, plain, parts, LabelledRecipe(rate, seed=seed))
         answers = {"plain": [alone[c] for c in parts], "personal": [right[c] for c in parts]}
         return {
-            "right": {"own": {str(HISTORY): answers}},
+            "right": {"own": {str(bench.history): answers}},
             "targets": [len(judged) for _, judged in parts.values()],
             "labels": float(np.mean([len(labelled) for labelled, _ in parts.values()])),
             "learning_rate": rate,
@@ -96,7 +95,7 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
         plain, validation = bench.prepared.plain, bench.split("validation")
         settings = ShareSettings(temperature=calibrate(plain_logits(plain, validation), validation.table.label))
         logits, shares = plain_logits(plain, test), ClassShares(settings, plain.out_features)
-        windows, clients = targets_of(test, bench.targets_per_client)
+        windows, clients = targets_of(test, bench.targets_per_client, bench.history)
         right: dict[str, list[bool]] = {"plain": [], "personal": []}
         for rows in windows:
             shares.clear()
@@ -106,7 +105,7 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
             right["personal"].append(int(answer.logits.argmax()) == label)
         answers = {name: right_by_client(np.array(flags), clients) for name, flags in right.items()}
         return {
-            "right": {"own": {str(HISTORY): answers}},
+            "right": {"own": {str(bench.history): answers}},
             "targets": targets_by_client(clients),
             "seconds": round(time.monotonic() - started, 1),
         }

@@ -18,7 +18,6 @@ from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.iciia import orders
 from refocus.cloud_train.studies.iciia.points import (
-    HISTORY,
     TEST_CLIENTS,
     Bench,
     Point,
@@ -289,7 +288,7 @@ def document(
 ) -> dict[str, Any]:
     """The study's results document (``docs/results-format.md``)."""
     test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
-    targets, clients = targets_of(test, bench.targets_per_client)
+    targets, clients = targets_of(test, bench.targets_per_client, bench.history)
     people = {"test_clients": len(np.unique(clients)), "targets": len(targets), **bench.run.kind_of_people()}
     rows, judged = found
     return page.study_document(
@@ -298,7 +297,7 @@ def document(
         seeds,
         data=page.data_of(config.data.source, bench.run.table, **people),
         backbone=bench.run.backbone_name,
-        history=HISTORY,
+        history=bench.history,
         block={"layers": iciia.layers, "partitions": iciia.partitions, "heads": iciia.heads},
         recipe={k: v for k, v in asdict(recipe).items() if k != "seed"},
         rows=rows,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pyarrow import parquet
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
+from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import streams, windows
 from refocus.cloud_train.errors import DataError, UsageError
@@ -562,3 +564,45 @@ def test_photos_whose_row_names_nobody_are_left_out_and_counted(tmp_path, caplog
     assert len(table) == 57
     assert "3 of 60 photos are left out" in caplog.text
     assert "" not in table.client
+
+
+# Arrays, and numbers for names
+
+
+ARRAYS = {"x": np.zeros((6, 4, 4), np.uint8), "y": np.arange(6), "client": np.arange(6) % 2}
+
+
+def test_an_archive_of_arrays_is_read_and_its_pixels_are_stamped(tmp_path):
+    np.savez(tmp_path / "a.npz", **ARRAYS)
+    before = load_source(tmp_path / "a.npz")
+    np.savez(tmp_path / "a.npz", **ARRAYS | {"x": ARRAYS["x"] + 1})
+    after = load_source(tmp_path / "a.npz")
+    assert before.classes == tuple("012345")
+    assert before.stamp("3") == before.stamp("4") != after.stamp("3")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"x": np.zeros((5, 4, 4), np.uint8)}, {"x": np.zeros((12, 4, 4), np.uint8)}, {"x": np.zeros((6, 3, 4, 4), np.uint8)},
+     {"y": np.arange(6) + 0.7}, {"client": np.array(list("aabbcc"))}, {"client": np.arange(6) / 2}],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path, wrong):
+    np.savez(tmp_path / "a.npz", **ARRAYS | wrong)
+    with pytest.raises(DataError, match=r"all but x of whole numbers, R rows each"):
+        load_source(tmp_path / "a.npz")
+
+
+def test_zero_is_a_name_of_classes_and_people(tmp_path):
+    rows = [{"file_name": f"{n}.png", "label": n % 2, "client": n % 3} for n in range(6)]
+    (tmp_path / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    for row in rows:
+        Image.new("L", (4, 4)).save(tmp_path / row["file_name"])
+    table = load_photos(tmp_path, "label", "client")
+    assert (table.classes, sorted(set(table.client))) == (("0", "1"), ["0", "1", "2"])
+
+
+def test_a_name_that_is_no_text_is_shown(tmp_path):
+    (tmp_path / "cat").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "cat") + b"/\xff.png")).write_bytes(b"")
+    with pytest.raises(DataError, match=r"the name cat/\\udcff\.png is not UTF-8; rename the file"):
+        load_photos(tmp_path)

@@ -13,6 +13,7 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.report import write_report, write_results
 from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.studies.evaluate import (
+    _ways,
     answer_targets,
     bundle_of,
     choose_targets,
@@ -117,6 +118,14 @@ def test_targets_are_the_same_photos_for_every_history_length(tiny_run, features
     for target in targets:
         assert target.own.shape == target.foreign.shape == target.mixed.shape == (15, STORED)
         assert target.photo not in target.own_photos
+        assert not (target.mixed == target.feature).all(axis=1).any()
+
+
+def test_the_same_people_with_three_seeds_make_no_interval_narrower(tiny_run, results):
+    (head,) = tiny_run.folder.glob("seed-0/iciia_t.safetensors")
+    once, thrice = (_ways(tiny_run, [head] * times, 16) for times in (1, 3))
+    assert once["rows"] == thrice["rows"]
+    assert once["people"] == thrice["people"]
 
 
 def test_a_foreign_history_is_of_another_person_and_another_script(tiny_run, features):
@@ -195,7 +204,7 @@ def test_shares_and_head_are_judged_beside_the_original_on_the_same_people(resul
     assert rows["original"]["gain"]["mean"] == 0
     for row in rows.values():
         assert row["accuracy"] - rows["original"]["accuracy"] == pytest.approx(row["gain"]["mean"])
-    assert ways["people"] == results["data"]["test_clients"] * len(results["seeds"])
+    assert ways["people"] == results["data"]["test_clients"]
     assert set(ways["chosen"]) <= {"plain", "shares", "head", "both"}
 
 

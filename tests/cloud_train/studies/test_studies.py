@@ -7,14 +7,27 @@ import json
 import numpy as np
 import pytest
 
-from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.commands.parsing import seeds_of
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
 from refocus.cloud_train.report.report import print_study, study_table
 from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.studies.iciia import PAGES, Axes, run_study
-from refocus.cloud_train.studies.iciia.points import Bench, Point, targets_of, train_best, with_other_past
+from refocus.cloud_train.studies.iciia.orders import FINE_TUNING
+from refocus.cloud_train.studies.iciia.points import (
+    HISTORY,
+    Bench,
+    Point,
+    targets_of,
+    train_best,
+    train_point,
+    with_other_past,
+)
+from refocus.cloud_train.studies.iciia.rivals import labelled_points, shares_point
 from refocus.cloud_train.studies.iciia.tables import ablation_points, partition_points
+from refocus.cloud_train.train import IciiaSettings
+from refocus.edge.errors import RefocusError
 from tests.tiny import WIDTH
 
 BLOCK = IciiaConfig(width=WIDTH, layers=1)
@@ -132,7 +145,7 @@ def test_shuffling_is_judged_on_the_same_photos_as_none(tiny_run):
 def test_targets_come_after_every_labelled_photo(tiny_run):
     bench = Bench.open(tiny_run, 4)
     bank = bench.split("test")
-    windows, clients = targets_of(bank, 4)
+    windows, clients = targets_of(bank, 4, HISTORY)
     for number, (_, stream) in enumerate(bank.table.clients()):
         mine = windows[clients == number]
         position = {int(row): place for place, row in enumerate(stream)}
@@ -142,9 +155,28 @@ def test_targets_come_after_every_labelled_photo(tiny_run):
         )
 
 
+def test_every_method_is_judged_on_the_same_photos_where_people_have_few(tiny_run, monkeypatch):
+    split = Bench.split
+
+    def shorter(bench, name, heterogeneity=1.0):
+        bank = split(bench, name, heterogeneity)
+        if name != "test":
+            return bank
+        streams = [rows for _, rows in bank.table.clients()]
+        return bank.rows(np.concatenate([*streams[:2], *(rows[:12] for rows in streams[2:])]))
+
+    monkeypatch.setattr(Bench, "split", shorter)
+    monkeypatch.setattr("refocus.cloud_train.studies.iciia.points.once", lambda _, compute: compute())
+    bench = Bench.open(tiny_run, 4)
+    trained, tuned = train_point(bench, Point("a", BLOCK, RECIPE), 0), labelled_points(bench, FINE_TUNING, [0])[0]
+    assert bench.history == 8
+    assert trained["targets"] == tuned["targets"] == shares_point(bench)["targets"]
+    assert "8" in trained["right"]["own"].keys() & tuned["right"]["own"].keys()
+
+
 def test_other_pasts_keep_the_targets(tiny_run):
     bank = Bench.open(tiny_run, 4).split("test")
-    windows, _ = targets_of(bank, 4)
+    windows, _ = targets_of(bank, 4, HISTORY)
     for content in ("mixed", "foreign"):
         changed = with_other_past(bank, windows, content)
         np.testing.assert_array_equal(changed[:, -1], windows[:, -1])
@@ -214,3 +246,15 @@ def test_an_unknown_study_is_named(refocus, tiny_run):
     done = refocus("study", "astrology", tiny_run.folder)
     assert done.returncode == 1
     assert "refocus study astrology: expected one of heterogeneity" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["-1", "0,0,1", "2147483648", "a", ""])
+def test_seeds_are_numbers_that_each_stand_once(text):
+    with pytest.raises(RefocusError, match="--seeds .*: expected different whole numbers from 0"):
+        seeds_of(text)
+    assert seeds_of("2,0,1") == [2, 0, 1]
+
+
+def test_settings_with_a_seed_given_twice_are_refused():
+    with pytest.raises(UsageError, match=r"seeds \[0, 1, 0\]: expected each once"):
+        IciiaSettings.named("default", {"seeds": [0, 1, 0]})

@@ -90,7 +90,7 @@ def test_a_file_is_named_in_explanations_by_its_path(anna, photo_file, stream):
     assert anna.recognize(stream[1]).history_names == (str(photo_file.resolve()),)
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16", "F"])
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16"])
 def test_an_image_in_another_mode_is_recognised_and_left_as_it_was(bundle, mode):
     random = np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8)
     image = Image.fromarray(random).convert("L" if mode == "I;16" else mode)
@@ -103,6 +103,12 @@ def test_an_image_in_another_mode_is_recognised_and_left_as_it_was(bundle, mode)
     assert (image.tobytes(), image.info["transparency"]) == (before, 0)
     if mode in ("L", "I;16"):
         np.testing.assert_allclose(found, grey, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_an_image_of_an_unknown_scale_is_refused(bundle, mode):
+    with Recognizer.open(bundle.folder) as recognizer, pytest.raises(PhotoError, match="convert it to mode L, I;16 or"):
+        recognizer.recognize(Image.new("L", (40, 40), 9).convert(mode))
 
 
 def test_an_image_is_turned_as_its_exif_data_say(bundle, stream):

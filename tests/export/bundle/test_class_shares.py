@@ -114,10 +114,17 @@ def test_accuracy_judges_with_and_without_shares(made, place, refocus):
     assert "--no-shares" in found["--no-shares"]["command"]
 
 
-def test_a_network_that_gives_probabilities_is_taken_as_such(export, tmp_path):
+def test_a_network_that_gives_probabilities_answers_with_these(made, export, place, tmp_path):
     done = export(tmp_path / "bundle", "--backbone-arguments", "end=softmax")
     assert done.returncode == 0, done.stderr
-    assert load_bundle(tmp_path / "bundle").manifest.heads[0].personalisation.shares.outputs == "probabilities"
+    assert "gives probabilities; the bundle holds their logarithms" in done.stderr
+    assert load_bundle(tmp_path / "bundle").manifest.heads[0].personalisation.shares.outputs == "logits"
+    photo = next(place.rglob("*.png"))
+    answers = []
+    for folder in (tmp_path / "bundle", made[1].folder):
+        with Recognizer.open(folder) as recognizer:
+            answers.append([p for _, p in recognizer.recognize(photo).top(2)])
+    assert answers[0] == pytest.approx(answers[1], abs=1e-3)
 
 
 def test_outputs_that_are_no_probabilities_leave_no_bundle(export, tmp_path, assert_one_clear_line):

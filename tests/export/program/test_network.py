@@ -10,6 +10,7 @@ from torch import nn
 from refocus.edge.bundle import Preprocessing
 from refocus.export.errors import ExportError
 from refocus.export.program import SIGNATURE, Network, programs_of, split
+from refocus.export.program.call_trace import trace_digest
 from refocus.export.program.network import example_photo
 
 SIDE = 32
@@ -163,3 +164,46 @@ def test_other_weights_or_another_architecture_are_another_network():
     assert one.identity != other.identity
     deeper = Toy(nn.Sequential(nn.Linear(8, 5)))
     assert network(deeper).identity != one.identity
+
+
+# What a network is, and what its batches are
+
+
+class Calling(nn.Module):
+    """A network whose printed modules and weights do not tell what it calls."""
+
+    def __init__(self, call, constant=None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.layer, self.call, self.constant = nn.Conv2d(3, 8, 3), nn.Linear(8, 5), call, constant
+
+    def forward(self, photo):
+        feature = self.call(self.stem(photo)).mean((2, 3))
+        return self.layer(feature if self.constant is None else feature * self.constant)
+
+
+def test_networks_that_compute_something_else_have_other_feature_spaces():
+    ones = torch.ones(8)
+    calls = [torch.relu, torch.sin, lambda x: x.clamp(0, 6), lambda x: x.clamp(0, 5)]
+    modules = [*map(Calling, calls), *(Calling(torch.relu, constant) for constant in (ones, 2 * ones))]
+    found = [programs_of(network(module))[0].identity for module in modules]
+    assert len({str(module) for module in modules}) == 1
+    assert len(set(found)) == len(modules)
+    assert found == [programs_of(network(module))[0].identity for module in modules]
+
+
+def test_the_calls_of_a_real_network_are_the_same_each_time():
+    for name in ("mobilenetv3_small_050", "vit_tiny_patch16_224"):
+        module = timm.create_model(name, num_classes=5).eval()
+        first, second = (trace_digest(module, example_photo(224)) for _ in range(2))
+        assert first == second
+        assert first != trace_digest(nn.Sequential(module, nn.ReLU()), example_photo(224))
+
+
+def test_a_network_of_whole_batches_is_exported_for_one_photo_at_a_time():
+    def made(norm):
+        module = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+        return programs_of(network(module))[0].inputs[0].shape[0]
+
+    assert made(nn.BatchNorm2d(8)) == "batch"
+    assert made(nn.BatchNorm2d(8, track_running_stats=False)) == 1

@@ -31,6 +31,12 @@ class Net(torch.nn.Module):
         return self.layer(self.stem(photo).mean((2, 3)))
 def build(classes=3):
     return Net(classes)
+def sure():
+    return torch.nn.Sequential(Net(3), torch.nn.Softmax(1))
+def traced():
+    return torch.jit.trace(Net(3), torch.zeros(1, 3, 224, 224))
+def half():
+    return Net(3).half()
 def number():
     return 3
 def broken():
@@ -66,6 +72,30 @@ def test_a_function_in_the_working_folder_gives_a_network(code):
     assert network.preprocessing.crop == 224
     assert network.source["network"] == "my_nets:build"
     assert json.loads(network.source["arguments"]) == {"classes": 4}
+
+
+def test_probabilities_are_taken_as_their_logarithms(code):
+    network = open_network("my_nets:sure", NetworkSettings())
+    assert "probabilities" in network.source["outputs"]
+    photo = torch.randn(2, 3, 224, 224)
+    torch.testing.assert_close(network.module(photo).softmax(1), network.module.network(photo))
+    assert "outputs" not in open_network("my_nets:build", NetworkSettings()).source
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("traced", "module of TorchScript, which cannot be captured"), ("half", r"torch\.float16, .* call \.float\(\)")],
+)
+def test_networks_of_other_kinds_are_told_what_to_do(code, function, message):
+    with pytest.raises(ExportError, match=message):
+        open_network(f"my_nets:{function}", NetworkSettings())
+
+
+def test_whole_numbers_are_no_weights(code):
+    made = open_network("my_nets:build", NetworkSettings()).module.state_dict()
+    save_file({name: (255 * tensor.abs()).to(torch.uint8) for name, tensor in made.items()}, code / "w.safetensors")
+    with pytest.raises(ExportError, match=r"layer\.bias holds torch\.uint8, the network's torch\.float32"):
+        open_network("my_nets:build", NetworkSettings(checkpoint=code / "w.safetensors"))
 
 
 def test_weights_and_labels_of_ones_own_are_taken(code):
