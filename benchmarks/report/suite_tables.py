@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
@@ -41,15 +42,40 @@ def tables(documents: Sequence[Document], paper: Mapping[str, float]) -> Iterato
 
 def table_1(documents: Iterable[Document], paper: Mapping[str, float]) -> Iterator[str]:
     """The paper's Table 1 with a wall-clock column beside the multiply-adds."""
-    yield from markdown_table(_TABLE_1, [row for document in documents for row in _table_1_rows(document, paper)])
+    documents = list(documents)
+    letters = _machines(documents)
+    rows = [row for document in documents for row in _table_1_rows(document, paper, _on(document, letters))]
+    yield from markdown_table(_TABLE_1, rows)
     yield ""
     yield (
         "FLOPs are multiply-adds, as in the paper; ICIIA with N = 3 layers over a window of W = 16, without its"
         " classifier. Wall clock is over the backbone, timed in turns in one process, one thread; 95 % interval."
     )
+    if len(letters) > 1:
+        yield ""
+        yield "Times of different machines do not compare; ratios are of one. " + "; ".join(
+            f"{letter}: {', '.join(machine)}" for machine, letter in letters.items()
+        )
 
 
-def _table_1_rows(document: Document, paper: Mapping[str, float]) -> Iterator[tuple[str, ...]]:
+def _machines(documents: Iterable[Document]) -> dict[tuple[str, ...], str]:
+    """A letter for each kind of machine, A for that of the most documents."""
+    found = Counter(map(_machine, documents))
+    return {machine: chr(ord("A") + number) for number, (machine, _) in enumerate(found.most_common())}
+
+
+def _machine(document: Document) -> tuple[str, ...]:
+    """What decides how fast a machine is: its processor's name and instructions, and its cores."""
+    machine = document.machine
+    return machine.cpu, f"{machine.cores} cores", " ".join(machine.features)
+
+
+def _on(document: Document, letters: Mapping[tuple[str, ...], str]) -> str:
+    """What is said of a document's machine behind its target; "" where all are alike."""
+    return f", {letters[_machine(document)]}" if len(letters) > 1 else ""
+
+
+def _table_1_rows(document: Document, paper: Mapping[str, float], where: str) -> Iterator[tuple[str, ...]]:
     rows, counted = _timed(document), {c.name: c for c in document.counted}
     if BARE not in rows:
         for missing in document.missing:
@@ -61,12 +87,28 @@ def _table_1_rows(document: Document, paper: Mapping[str, float]) -> Iterator[tu
         found.append(f"{_si(block.flops)} ({block.flops / size.flops:.2%})" if block else "not measured")
         found.append(_share(document, method))
     said = f" (paper: {_si(paper[bare.bundle])})" if bare.bundle in paper else ""
-    first = f"{bare.bundle}, {bare.target}{said}", _si(size.parameters), _si(size.flops), cells(bare)[3]
+    first = f"{bare.bundle}, {bare.target}{where}{said}", _si(size.parameters), _si(size.flops), cells(bare)[3]
     yield *first, *found, _share(document, "iciia_t_streaming")
 
 
-def table_of_targets(documents: Iterable[Document]) -> Iterator[str]:
-    """Milliseconds of every backbone for every target, with what ICIIA-T adds to it by its quickest way."""
+def table_of_targets(documents: Sequence[Document]) -> Iterator[str]:
+    """Milliseconds of every backbone for every target, with what ICIIA-T adds to it by its quickest way.
+
+    Each machine has its own table: times of different ones do not compare.
+    """
+    letters = _machines(documents)
+    for machine, letter in letters.items():
+        if len(letters) > 1:
+            yield from (f"Machine {letter}:", "")
+        yield from _targets_of_machine([document for document in documents if _machine(document) == machine])
+        yield ""
+    yield (
+        "p50 in ms, and what a photo costs more with ICIIA-T, streaming, by the native head. Columns come from"
+        " processes of their own: only large differences between them mean something."
+    )
+
+
+def _targets_of_machine(documents: Iterable[Document]) -> Iterator[str]:
     by_pair = {(row.bundle, row.target): d for d in documents for row in _timed(d).values() if row.name == BARE}
     backbones, targets = (list(dict.fromkeys(names)) for names in zip(*by_pair, strict=True)) if by_pair else ([], [])
     found = []
@@ -74,14 +116,9 @@ def table_of_targets(documents: Iterable[Document]) -> Iterator[str]:
         line = [backbone]
         for target in targets:
             document = by_pair.get((backbone, target))
-            line.append(_ms_and_added(document) if document else "not measured")
+            line.append(_ms_and_added(document) if document else "")
         found.append(line)
     yield from markdown_table(" | ".join(["backbone", *targets]), found)
-    yield ""
-    yield (
-        "p50 in ms, and what a photo costs more with ICIIA-T, streaming, by the native head. Columns come from"
-        " processes of their own: only large differences between them mean something."
-    )
 
 
 def _ms_and_added(document: Document) -> str:
@@ -92,7 +129,7 @@ def _ms_and_added(document: Document) -> str:
 
 def table_of_starts(documents: Sequence[Document]) -> Iterator[str]:
     """Start times, memory and energy of processes that load one program and answer photos."""
-    found = []
+    found, letters = [], _machines(documents)
     for document in documents:
         starts = {row.name: row for row in document.rows if row.group == "start" and row.at == BARE}
         memory = {one.name: one for one in document.memory}
@@ -103,7 +140,7 @@ def table_of_starts(documents: Sequence[Document]) -> Iterator[str]:
         added = (memory[n].loaded_bytes - memory[n].imported_bytes if n in memory else None for n in (BARE, *_HEADS))
         whole, *heads = ("not measured" if size is None else f"{max(0, size) / 1e6:.1f} MB" for size in added)
         most = f"{base.peak_bytes / 1e6:.0f} MB"
-        first = base.bundle, base.target, *(milliseconds(value) for value in times)
+        first = base.bundle, base.target + _on(document, letters), *(milliseconds(value) for value in times)
         joules = next((one.joules_per_photo for one in document.energy), None)
         energy = "not measured" if joules is None else f"{joules:.3f}"
         found.append((*first, f"{base.imported_bytes / 1e6:.0f} MB", whole, most, *heads, energy))
@@ -118,9 +155,10 @@ def table_of_starts(documents: Sequence[Document]) -> Iterator[str]:
     )
 
 
-def table_of_methods(documents: Iterable[Document]) -> Iterator[str]:
+def table_of_methods(documents: Sequence[Document]) -> Iterator[str]:
     """Every method of every pair: time, ratio and verdict."""
     found: list[tuple[str, ...]] = []
+    letters = _machines(documents)
     for document in documents:
         sizes = {c.name: c.size_bytes for c in document.counted}
         for row in document.rows:
@@ -129,7 +167,7 @@ def table_of_methods(documents: Iterable[Document]) -> Iterator[str]:
             _, _, _, p50, p90, *_, verdict = cells(row)
             ratio = _share(document, row.name) if row.group == GROUP and row.name != BARE else ""
             size = f"{sizes[row.name] / 1e6:.1f} MB" if sizes.get(row.name) else ""
-            found.append((row.bundle, row.target, row.name, p50, p90, ratio, size, verdict))
+            found.append((row.bundle, row.target + _on(document, letters), row.name, p50, p90, ratio, size, verdict))
         for missing in document.missing:
             found.append((missing.what, "", "", "", "", f"not measured: {missing.why}", "", ""))
     yield from markdown_table(_METHODS, found)

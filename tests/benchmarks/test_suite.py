@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -75,6 +76,24 @@ def test_a_suite_goes_on_where_it_was_and_a_bad_pair_does_not_stop_it(tmp_path):
     assert "| mobilenetv3_large_100, onnx:fp32 (paper: 230 M) | 10 | 220 M | 6.0" in table
     assert "| not measured | not measured | 3.8 M (1.73%) | 3.33% (3.33% to 3.33%) | not measured |" in table
     assert "resnet18 onnx:fp32 | not measured: killed" in table
+
+
+def test_times_of_different_machines_stand_in_no_table_together(tmp_path):
+    chosen = pairs(read_suite(), ["resnet18"], ["onnx:fp32", "onnx:w8a8", "executorch:fp32"])
+
+    def measure(pair, path):
+        features = ("avx2", "avx512f") if pair.target == "onnx:w8a8" else ("avx2",)
+        found = measured(pair)
+        machine = msgspec.structs.replace(found.machine, cpu="Toy", cores=2, features=features)
+        write_document(msgspec.structs.replace(found, machine=machine), path)
+
+    run_suite(chosen, tmp_path, measure)
+    table = (tmp_path / TABLE).read_text()
+    assert "A: Toy, 2 cores, avx2; B: Toy, 2 cores, avx2 avx512f" in table
+    assert table.index("| resnet18, onnx:fp32, A |") < table.index("| resnet18, onnx:w8a8, B |")
+    of_a, of_b = table.partition("Machine A:")[2].partition("## Start")[0].split("Machine B:")
+    assert ("onnx:fp32" in of_a, "executorch:fp32" in of_a, "onnx:w8a8" in of_a) == (True, True, False)
+    assert ("onnx:fp32" in of_b, "executorch:fp32" in of_b, "onnx:w8a8" in of_b) == (False, False, True)
 
 
 def test_a_name_that_the_suite_has_not_is_refused():
