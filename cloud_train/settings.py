@@ -28,6 +28,7 @@ T = TypeVar("T")
 _MAX_BYTES = 1 << 20
 _ALIKE = 0.6
 
+MOST_SEED = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]

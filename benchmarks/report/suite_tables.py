@@ -65,13 +65,13 @@ def _machines(documents: Iterable[Document]) -> dict[tuple[str, ...], str]:
 
 
 def _machine(document: Document) -> tuple[str, ...]:
-    """What decides how fast a machine is: its processor's name and instructions, and its cores."""
+    """Kind of machine a document was measured on: its processor's name and instructions, and its cores."""
     machine = document.machine
     return machine.cpu, f"{machine.cores} cores", " ".join(machine.features)
 
 
 def _on(document: Document, letters: Mapping[tuple[str, ...], str]) -> str:
-    """What is said of a document's machine behind its target; "" where all are alike."""
+    """Letter of a document's machine, to stand behind its target; "" where all machines are alike."""
     return f", {letters[_machine(document)]}" if len(letters) > 1 else ""
 
 

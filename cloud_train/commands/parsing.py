@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.settings import MOST_SEED
 from refocus.edge.commands import numbers
 
 Settings = TypeVar("Settings")
-MOST_SEED = 2**31 - 1
 
 
 def typed_command(names: dict[str, str]) -> str:

@@ -168,6 +168,12 @@ def chosen_classes(table: PhotoTable, most: int, seed: int) -> PhotoTable:
     return replace(table.rows(rows), label=place[table.label[rows]], classes=names)
 
 
+def check_enough(table: PhotoTable, name: str) -> None:
+    """Raises DataError where a client has too few photos to take part."""
+    if len(table) < FEWEST:
+        raise DataError(f"{name} has {len(table)} photos; a client needs {FEWEST} or more")
+
+
 def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: Preprocessing, seed: int) -> Client:
     """One client from its own photos, where nobody sees those of the others.
 
@@ -192,8 +198,7 @@ def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: P
     pixels = decoded(table, contract, f"reading photos of {name}")
     first = _first_of_each(pixels)
     table, pixels = replace(table, label=label, classes=tuple(classes)).rows(first), pixels[first]
-    if len(table) < FEWEST:
-        raise DataError(f"{name} has {len(table)} photos; a client needs {FEWEST} or more")
+    check_enough(table, name)
     if set(np.unique(table.split)) <= set(SHARES):
         parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
     else:

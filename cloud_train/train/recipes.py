@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.settings import changed_by
+from refocus.cloud_train.settings import MOST_SEED, changed_by
 
 T = TypeVar("T")
 Settings = TypeVar("Settings", bound="OfRecipes")
 Recipe = Callable[[Mapping[str, Any]], T]
-Seed = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Seed = Annotated[int, msgspec.Meta(ge=0, lt=MOST_SEED + 1)]
 Seeds = Annotated[tuple[Seed, ...], msgspec.Meta(min_length=1)]
 
 
@@ -25,6 +25,11 @@ class OfRecipes:
     """
 
     RECIPES: ClassVar[Mapping[str, Recipe[Any]]] = {}
+
+    def __post_init__(self) -> None:
+        seeds: Sequence[int] = getattr(self, "seeds", ())
+        if len(set(seeds)) < len(seeds):
+            raise UsageError(f"seeds {list(seeds)}: expected each once")
 
     @classmethod
     def start(cls: type[Settings], name: str = "default", given: Mapping[str, Any] | None = None) -> Settings:
@@ -51,11 +56,7 @@ class OfRecipes:
         Raises:
             UsageError: there is no such recipe; or all unknown keys and all values of another type.
         """
-        settings = changed_by(cls.start(name, given), given or {}, "settings")
-        seeds: tuple[int, ...] = getattr(settings, "seeds", ())
-        if len(set(seeds)) < len(seeds):
-            raise UsageError(f"seeds {list(seeds)}: expected each once")
-        return settings
+        return changed_by(cls.start(name, given), given or {}, "settings")
 
 
 def section(given: Mapping[str, Any], name: str) -> Mapping[str, Any]:

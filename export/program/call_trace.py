@@ -1,4 +1,4 @@
-"""What a network computes: a digest of its calls of PyTorch for one photo.
+"""Digest of the PyTorch calls that a network makes for one photo: it tells networks apart by their computation.
 
 Weights and the printed modules do not say it all: ``forward`` may call ``torch.relu`` or ``torch.sin``.
 """

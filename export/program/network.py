@@ -80,8 +80,8 @@ def gives_probabilities(module: nn.Module, side: int, name: str) -> bool:
     Raises:
         ExportError: as of :func:`logits_of`.
     """
-    outputs = torch.cat([logits_of(module, scale * example_photo(side), name) for scale in (1.0, -1.0, 2.0, 0.1)])
-    return bool(outputs.min() >= 0) and bool((outputs.sum(dim=1) - 1).abs().max() < 1e-3)
+    outputs = (logits_of(module, photo, name) for photo in _probes(side))  # most networks fail at the first
+    return all(bool(one.min() >= 0) and abs(float(one.sum()) - 1) < 1e-3 for one in outputs)
 
 
 @dataclass(frozen=True)
@@ -196,15 +196,16 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     Raises:
         ExportError: it does not take (B, 3, side, side), or does not return (B, C).
     """
-    photo = example_photo(side)
+    photo, *others = _probes(side)
     logits = logits_of(module, photo, name)
     cut = _split_graph(module) if isinstance(module, torch.fx.GraphModule) else _split_modules(module, photo, name)
     # One photo cannot tell: a ReLU behind the linear layer changes nothing where all its outputs are positive.
-    if cut is not None and _agrees(cut, photo, logits):
-        # No photo without any contrast: a network that divides by it has no finite logits there.
-        others = (scale * photo for scale in (-1.0, 2.0, 0.1))
-        if all(_agrees(cut, other, logits_of(module, other, name)) for other in others):
-            return cut
+    if (
+        cut is not None
+        and _agrees(cut, photo, logits)
+        and all(_agrees(cut, other, logits_of(module, other, name)) for other in others)
+    ):
+        return cut
     classes = logits.shape[1]
     return Split(module, torch.eye(classes), torch.zeros(classes), "")
 
@@ -232,6 +233,14 @@ def _agrees(cut: Split, photo: Tensor, logits: Tensor) -> bool:
 def example_photo(side: int) -> Tensor:
     """(1, 3, side, side) of noise, always the same."""
     return torch.randn((1, 3, side, side), generator=torch.Generator().manual_seed(0))
+
+
+def _probes(side: int) -> list[Tensor]:
+    """Photos that a network is tried on, each (1, 3, side, side), the first of them :func:`example_photo`.
+
+    None is without any contrast: a network that divides by it has no finite logits there.
+    """
+    return [scale * example_photo(side) for scale in (1.0, -1.0, 2.0, 0.1)]
 
 
 def logits_of(module: nn.Module, photo: Tensor, name: str) -> Tensor:

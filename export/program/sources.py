@@ -162,14 +162,15 @@ def load_weights(module: nn.Module, checkpoint: Path, network: str) -> None:
 def misfit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str:
     """The first tensors in which weights differ from a network's own, and what would make them fit; "" if they do."""
     missing, unknown = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    both = sorted(own.keys() & weights.keys())
     shapes = [
         f"{name} is {tuple(weights[name].shape)}, the network's {tuple(own[name].shape)}"
-        for name in sorted(own.keys() & weights.keys())
+        for name in both
         if own[name].shape != weights[name].shape
     ]
     kinds = [
         f"{name} holds {weights[name].dtype}, the network's {own[name].dtype}"
-        for name in sorted(own.keys() & weights.keys())
+        for name in both
         if own[name].is_floating_point() != weights[name].is_floating_point()
     ]
     wrong = (

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ class Bench:
     def open(cls, run: Run, targets_per_client: int, windows: int = GateRecipe.windows) -> Bench:
         return cls(run, run.prepare(Devices(accelerator="cpu").launch()), targets_per_client, windows)
 
-    @property
+    @cached_property
     def history(self) -> int:
         """Photos before each target, of all points: 15, or as many as most test clients have.
 

@@ -229,7 +229,7 @@ def _losses(document: page.Document) -> page.Table:
 
 
 def _additions(document: page.Document) -> page.Table:
-    """What trained heads add to shares at 15 own photos, on each set and encoder."""
+    """Gain of trained heads over class shares at 15 own photos, on each set and encoder."""
     ways = [f"{name}{suffix}" for name in HEADS for suffix in ("+shares", "+shares, gated")]
     found = {way: {(r["data"], r["encoder"]): r for r in _of(document, way, "base")} for way in ways}
     ways = [way for way in ways if found[way]]

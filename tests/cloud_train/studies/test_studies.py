@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
 from refocus.cloud_train.report.report import print_study, study_table
 from refocus.cloud_train.report.results_page import write_results_page
+from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.studies.iciia import PAGES, Axes, run_study
 from refocus.cloud_train.studies.iciia.orders import FINE_TUNING
 from refocus.cloud_train.studies.iciia.points import (
@@ -258,3 +260,8 @@ def test_seeds_are_numbers_that_each_stand_once(text):
 def test_settings_with_a_seed_given_twice_are_refused():
     with pytest.raises(UsageError, match=r"seeds \[0, 1, 0\]: expected each once"):
         IciiaSettings.named("default", {"seeds": [0, 1, 0]})
+
+
+def test_a_seed_given_twice_on_the_command_line_s_path_is_refused_too():
+    with pytest.raises(UsageError, match=r"seeds \[0, 0\]: expected each once"):
+        read_settings(partial(IciiaSettings.start, "default"), None, ["seeds=[0,0]"])
