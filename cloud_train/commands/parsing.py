@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.settings import MOST_SEED
 from refocus.edge.commands import numbers
 
 Settings = TypeVar("Settings")
@@ -39,6 +38,8 @@ def integers(text: str, flag: str) -> list[int]:
 
 def seeds_of(text: str) -> list[int]:
     """``0,1,2`` -> [0, 1, 2]; each once, as what is counted twice would look surer than it is."""
+    from refocus.cloud_train.settings import MOST_SEED  # here: `refocus --help` loads no msgspec
+
     expected = f"different whole numbers from 0 to {MOST_SEED} separated by commas"
     fits = lambda n: n != [] and all(0 <= v <= MOST_SEED for v in n) and len(set(n)) == len(n)  # noqa: E731
     return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
