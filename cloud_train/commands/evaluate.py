@@ -84,6 +84,10 @@ def study(
     heads: Annotated[
         str, typer.Option(help="number of attention heads H, comma-separated for the study heads; default: 4; 1,2,4,8")
     ] = "",
+    classifier: Annotated[
+        str,
+        typer.Option(help="of each block: own, shared or residual; residual starts from the plain classifier"),
+    ] = "own",
     partitions: Annotated[
         str, typer.Option(help="study partitions: numbers of partitions P, comma-separated")
     ] = "1,16,256",
@@ -200,7 +204,8 @@ def _study_iciia(run: Path, name: str, flags: Mapping[str, Any], seeds: list[int
     heads = integers(flags["heads"], "--heads") if flags["heads"] else [4]
     depths = integers(flags["layers"], "--layers") if flags["layers"] else [0]
     width = opened.backbone().width
-    block = IciiaConfig(layers=depths[0], partitions=tiny_partitions(width), heads=heads[0])
+    kind: Any = flags["classifier"]
+    block = IciiaConfig(layers=depths[0], partitions=tiny_partitions(width), heads=heads[0], classifier=kind)
     iciia = block.on(width, opened.config.data.source == "glyphs")
     rates = shares(flags["learning_rate"], "--learning-rate")
     axes = Axes(

@@ -11,6 +11,7 @@ description, T tasks.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -20,6 +21,7 @@ from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+ONE_BY_ONE = 200_000  # numbers of a network
 HIDDEN = 256  # of the mixer predictor; the paper gives its depth alone
 _STATISTICS = ("running_mean", "running_var")
 
@@ -69,8 +71,10 @@ class Layout:
 
     def split(self, flat: Tensor) -> dict[str, Tensor]:
         """(n,) -> the network's tensors by name, as views; no gradient goes through running statistics."""
-        parts = ((slot, flat[slot.start : slot.stop].view(slot.shape)) for slot in self.slots)
-        return {slot.name: part if slot.learned else part.detach() for slot, part in parts}
+        # One split: of as many slices, each would hand back a gradient of n numbers.
+        parts = zip(self.slots, flat.split([slot.stop - slot.start for slot in self.slots]), strict=True)
+        views = ((slot, part.view(slot.shape)) for slot, part in parts)
+        return {slot.name: part if slot.learned else part.detach() for slot, part in views}
 
     def join(self, state: Mapping[str, Tensor]) -> Tensor:
         """The network's tensors -> (n,)."""
@@ -140,14 +144,17 @@ class Bases(nn.Module):
         return torch.cat([self.weights, self.statistics], dim=1)
 
     def mix(self, mixers: Tensor) -> Tensor:
-        """Mixers (M, Q) of one task -> its network (n,): eq. 1, with a mixer per block."""
-        parts, learned = [], self.layout.learned
-        for mixer, start, stop in self.layout.runs():
+        """Mixers (…, M, Q) of tasks -> their networks (…, n): eq. 1, with a mixer per block."""
+        parts, runs, learned = [], [*self.layout.runs()], self.layout.learned
+        # One split: of as many slices, each would hand back a gradient of Q n numbers.
+        trained = self.weights.split([stop - start for _, start, stop in runs if start < learned], dim=1)
+        for number, (mixer, start, stop) in enumerate(runs):
             if start < learned:
-                parts.append(mixers[mixer] @ self.weights[:, start:stop])
+                parts.append(mixers[..., mixer, :] @ trained[number])
             else:
-                parts.append(mixers[mixer].detach() @ self.statistics[:, start - learned : stop - learned])
-        return torch.cat(parts)
+                here = self.statistics[:, start - learned : stop - learned]
+                parts.append(mixers[..., mixer, :].detach() @ here)
+        return torch.cat(parts, dim=-1)
 
     @torch.no_grad()
     def follow(self, mixers: Tensor, seen: Mapping[str, Tensor], momentum: float) -> None:
@@ -210,29 +217,43 @@ class Taper(nn.Module):
         found: Tensor = functional_call(self._network[0].eval(), self.bases.layout.split(flat), (photos,))
         return found
 
-    def learn(self, mixers: Tensor, photos: Tensor, momentum: float = 0.1) -> Tensor:
+    def learn(
+        self,
+        mixers: Tensor,
+        photos: Tensor,
+        momentum: float = 0.1,
+        autocast: AbstractContextManager[Any] | None = None,
+    ) -> Tensor:
         """While training: logits (T, B, C) of T tasks' networks for T tasks' photos (T, B, 3, S, S).
 
         Args:
             mixers: (T, M, Q).
             momentum: how far running statistics follow each task's own photos, for the norm "task".
+            autocast: the context of the forward passes; weights are mixed outside.
         """
-        flat = torch.stack([self.bases.mix(mixer) for mixer in mixers])
-        network, split = self._network[0], self.bases.layout.split
-        if self.norm != "task":
-            network.eval()
-            found: Tensor = vmap(lambda one, batch: functional_call(network, split(one), (batch,)))(flat, photos)
-            return found
-        for module in network.train().modules():
-            if isinstance(module, nn.BatchNorm2d):
+        flat = self.bases.mix(mixers)
+        network, split = self._network[0].train(self.norm == "task"), self.bases.layout.split
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d) and self.norm == "task":
                 module.momentum = 1.0  # what is left in the running statistics is this batch's own
 
         def one_task(one: Tensor, batch: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-            tensors = split(one)
-            seen = {name: value.clone() for name, value in tensors.items() if name.endswith(_STATISTICS)}
+            tensors, seen = split(one), {}
+            if self.norm == "task":
+                seen = {name: value.clone() for name, value in tensors.items() if name.endswith(_STATISTICS)}
             return functional_call(network, {**tensors, **seen}, (batch,)), seen
 
-        found, seen = vmap(one_task)(flat, photos)
+        # Small networks of several tasks are faster together, as one with grouped convolutions; large ones on a CPU
+        # are not, and autocast knows no such convolution.
+        if autocast is not None or (flat.device.type == "cpu" and flat.shape[1] > ONE_BY_ONE):
+            with autocast or nullcontext():
+                each = [one_task(one, batch) for one, batch in zip(flat, photos, strict=True)]
+            found = torch.stack([logits for logits, _ in each])
+            seen = {name: torch.stack([of_task[name] for _, of_task in each]) for name in each[0][1]}
+        else:
+            found, seen = vmap(one_task)(flat, photos)
+        if not seen:
+            return found
         for task, mixer in enumerate(mixers.detach()):
             self.bases.follow(mixer, {name: value[task] for name, value in seen.items()}, momentum)
         return found

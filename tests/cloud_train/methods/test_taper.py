@@ -16,8 +16,8 @@ from refocus.cloud_train.commands.parsing import arguments
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.taper import bank, growth, tasks
 from refocus.cloud_train.methods.taper import descriptions as task_text
-from refocus.cloud_train.methods.taper import growth, tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
@@ -127,6 +127,37 @@ def test_many_networks_at_once_answer_as_one_by_one():
     for task in range(2):
         alone = taper.answer(taper.personal(mixers[task]), batch[task])
         torch.testing.assert_close(together[task], alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", ["mixed", "task"])
+def test_networks_that_learn_one_by_one_have_the_answers_statistics_and_gradients_of_those_that_learn_together(
+    norm, monkeypatch
+):
+    batch = photos(6).unflatten(0, (2, 3))
+    mixers = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1)).softmax(2)
+    found = []
+    for most in (10**9, 0):
+        monkeypatch.setattr(bank, "ONE_BY_ONE", most)
+        taper = taper_of(norm=norm)
+        logits = taper.learn(mixers, batch, momentum=0.5)
+        logits.square().mean().backward()
+        found.append((logits.detach(), taper.bases.statistics, taper.bases.weights.grad))
+    for together, alone in zip(*found, strict=True):
+        torch.testing.assert_close(alone, together, rtol=1e-3, atol=1e-4)
+
+
+def test_passes_in_bf16_train_weights_that_stay_fp32():
+    taper = taper_of()
+    batch = photos(6).unflatten(0, (2, 3))
+    mixers = torch.rand(2, 4, 3, generator=torch.Generator().manual_seed(1)).softmax(2)
+    exact = taper.learn(mixers, batch)
+    rounded = taper.learn(mixers, batch, autocast=TaperRecipe(precision="bf16").autocast(torch.device("cpu")))
+    assert rounded.dtype == torch.bfloat16
+    assert 0 < float(((rounded - exact).norm() / exact.norm()).detach()) < 0.05
+    rounded.float().square().mean().backward()
+    assert taper.bases.weights.grad is not None
+    assert taper.bases.weights.grad.dtype == torch.float32
+    assert TaperRecipe().autocast(torch.device("cpu")) is None
 
 
 def test_a_network_whose_norms_were_folded_before_training_starts_as_the_same_network():
