@@ -76,7 +76,29 @@ class UpdateAgent:
                 raise UpdateError(f"another process looks for releases for {self.slots.folder}; let it finish")
             channel, seen = self._repository.refresh(self.slots.read().seen)
             record = self.slots.change(lambda now: transitions.replaced(now, seen=merged(now.seen, seen)))
-            return self._of_candidate(record, channel) or self._of_active(record, channel)
+            return (
+                self._of_withdrawn(record, channel)
+                or self._of_candidate(record, channel)
+                or self._of_active(record, channel)
+            )
+
+    def _of_withdrawn(self, record: UpdateState, channel: Channel) -> str:
+        """What is decided where the release that serves was withdrawn; "" if it was not, or no other can serve yet.
+
+        Nobody waits for it: those who are on the move are served by the candidate, others by the release before.
+        """
+        active, previous, candidate = record.active, record.previous, record.candidate
+        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
+        if active is None or active.identity not in withdrawn:
+            return ""
+        with contextlib.suppress(UpdateError):  # damaged: it is fetched again, or a later one
+            if record.stage == "moving" and candidate is not None and candidate.identity not in withdrawn:
+                self.switch()
+                return f"release {active.number} was withdrawn; release {candidate.number} serves everybody"
+            if record.stage not in ("moving", "returning") and previous and previous.identity not in withdrawn:
+                self.back(f"withdrawn: {withdrawn[active.identity]}")
+                return f"release {active.number} was withdrawn"
+        return ""
 
     def _of_candidate(self, record: UpdateState, channel: Channel) -> str:
         """What is decided about an update that is under way; "" if there is none."""
@@ -96,12 +118,7 @@ class UpdateAgent:
 
     def _of_active(self, record: UpdateState, channel: Channel) -> str:
         """What is decided about the release that serves, and the next one."""
-        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
-        active, previous = record.active, record.previous
-        if active and active.identity in withdrawn and previous and previous.identity not in withdrawn:
-            with contextlib.suppress(UpdateError):  # damaged: it is fetched again, or a later one
-                self.back(f"withdrawn: {withdrawn[active.identity]}")
-                return f"release {active.number} was withdrawn"
+        active = record.active
         if record.stage == "trial":
             return f"release {active.number if active else 0} is on trial until somebody is served"
         # A bundle that came with the device has no number of its own; it may be one of the releases all the same.
@@ -109,6 +126,7 @@ class UpdateAgent:
         number = max(active.number if active else 0, known.number if known else 0)
         newest = channel.releases[-1].number if channel.releases else number
         # Numbers that begin again: TUF has made sure that this list is the newest one that its owner signed.
+        withdrawn = {release.identity for release in channel.releases if release.withdrawn}
         hurt = bool(active and active.identity in withdrawn) or (known is None and number > newest)
         now = datetime.now(timezone.utc)
         waiting = {identity: one for identity, one in record.postponed.items() if one.waits(now)}

@@ -300,6 +300,38 @@ def test_a_release_withdrawn_in_the_middle_of_a_move_brings_everybody_back(fleet
         assert [space.count for space in history.spaces().values()] == [SEEN]
 
 
+def test_nobody_waits_with_a_withdrawn_release_for_a_history_that_is_warm(fleet, device, anna, files, other_encoder):
+    from refocus.cloud_train.release.stages import withdraw
+
+    for path in files[2:SEEN]:
+        path.unlink()
+    fleet.publish(other_encoder)
+    assert update(device).stage == "moving"
+    assert serves(device, anna) == "iciia_t", "its history serves until the new one is warm"
+    first = device.slots.read().active.number
+    withdraw(fleet.repository, "phone", first, "wrong labels")
+    assert device.look() == f"release {first} was withdrawn; release 2 serves everybody"
+    assert serves(device, anna) == "other encoder"
+    assert device.run().active.number == 2
+
+
+def test_a_withdrawn_release_does_not_serve_while_the_next_one_is_fetched(
+    fleet, device, anna, other_head, other_encoder
+):
+    from refocus.cloud_train.release.stages import withdraw
+
+    fleet.publish(other_head)
+    update(device)
+    assert serves(device, anna) == "other head"
+    fleet.publish(other_encoder)
+    assert device.look() == "release 3 is to be fetched"
+    withdraw(fleet.repository, "phone", 2, "wrong labels")
+    assert device.look() == "release 2 was withdrawn"
+    assert serves(device, anna) == "iciia_t"
+    assert device.run().active.number == 1
+    assert device.look() == "release 3 is to be fetched"
+
+
 # ---- what is in the way
 
 
