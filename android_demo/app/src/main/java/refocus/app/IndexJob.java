@@ -106,6 +106,7 @@ public final class IndexJob extends JobService {
         Conditions conditions = running.get(job.getJobId());
         if (conditions != null) {
             conditions.stop();
+            RefocusApp.of(this).endStopped();
         }
         return true;
     }

@@ -52,6 +52,12 @@ final class IndexRun implements Runnable {
     /** Stops before the next photo; what is indexed stays. */
     void cancel() {
         cancelled = true;
+        app.endStopped();
+    }
+
+    /** Whether somebody or something asks it to end. */
+    boolean stopped() {
+        return cancelled || stop.now();
     }
 
     /** Photos looked at so far, of {@link #size}. */
@@ -88,13 +94,16 @@ final class IndexRun implements Runnable {
     }
 
     private boolean turn() throws RefocusException {
-        if (cancelled || stop.now()) {
+        if (stopped() || isErased()) {
             return false;
         }
-        if (recognizer != app.recognizer() || index != app.index(folder.profile)) { // begun, or another model since
+        if (recognizer != app.recognizer()) { // begun, or another model since
             recognizer = app.recognizer();
             index = app.index(folder.profile);
             run = new Indexer(recognizer, index).start(source());
+        } else if (index != app.index(folder.profile)) { // somebody else's was opened in between
+            index = app.index(folder.profile);
+            run = new Indexer(recognizer, index).goOn(run);
         }
         boolean more = run.more();
         looked = run.report.looked;
@@ -149,8 +158,12 @@ final class IndexRun implements Runnable {
         return app.profiles().chosen(folder.profile);
     }
 
+    private boolean isErased() {
+        return !app.profiles().names().contains(folder.profile);
+    }
+
     private void end(boolean finished) throws RefocusException, IOException {
-        if (run == null) {
+        if (run == null || isErased()) {
             return;
         }
         Folders folders = new Folders(app);

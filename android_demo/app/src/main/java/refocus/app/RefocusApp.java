@@ -57,6 +57,7 @@ public final class RefocusApp extends Application {
     static final int PICTURE_SIDE = 192; // pixels
     private static final int ANSWERING_MS = 500; // at a time, so that a photo that is tapped is answered in between
     private final Map<String, IndexRun> runs = new ConcurrentHashMap<String, IndexRun>();
+    private final List<IndexRun> queue = new ArrayList<IndexRun>(); // runs that wait for those of another person; its own lock
     private Recognizer recognizer;
     private FileHistory index;
     private String indexed; // whose index is open
@@ -115,8 +116,11 @@ public final class RefocusApp extends Application {
         }
     }
 
-    /** The person's answers as they were shown last: from a file, without a model. */
+    /** The person's answers as they were shown last: from a file, without a model; none of who was erased. */
     AnswerCache answers(String person) throws RefocusException {
+        if (!profiles().names().contains(person)) {
+            return AnswerCache.empty();
+        }
         if (answers == null || !person.equals(answered)) {
             answers = AnswerCache.read(profiles().answers(person));
             answered = person;
@@ -127,6 +131,9 @@ public final class RefocusApp extends Application {
     /** Brings the person's answers up to date; where nothing changed, no model is loaded and nothing is answered. */
     AnswerCache refresh(final String person) throws RefocusException {
         AnswerCache before = answers(person);
+        if (!profiles().names().contains(person)) {
+            return before;
+        }
         ModelSummary known = model();
         if (known != null && known.model.equals(before.model) && profiles().stamp(person).equals(before.stamp)) {
             return before;
@@ -196,20 +203,55 @@ public final class RefocusApp extends Application {
 
     // ---- indexing
 
-    /** Begins a run, unless one for that folder is at work; says whether it began. */
+    /**
+     * Begins a run, unless there is one for that folder; says whether it began. While another person's runs are at work it
+     * waits: only one index is open, and runs that took turns would open theirs anew for every photo.
+     */
     boolean begin(IndexRun run) {
-        IndexRun other = runs.get(run.folder.key());
-        if (other != null) {
-            return false;
+        synchronized (queue) {
+            if (runs.containsKey(run.folder.key())) {
+                return false;
+            }
+            boolean wait = false;
+            for (IndexRun other : runs.values()) {
+                wait |= !other.folder.profile.equals(run.folder.profile);
+            }
+            runs.put(run.folder.key(), run);
+            if (wait) {
+                queue.add(run);
+            } else {
+                work.execute(run);
+            }
         }
-        runs.put(run.folder.key(), run);
-        work.execute(run);
         changed();
         return true;
     }
 
+    /** Runs that were stopped while they wait come to their end now. */
+    void endStopped() {
+        synchronized (queue) {
+            for (IndexRun run : new ArrayList<IndexRun>(queue)) {
+                if (run.stopped()) {
+                    queue.remove(run);
+                    work.execute(run);
+                }
+            }
+        }
+    }
+
     void ended(IndexRun run, Throwable error) {
-        runs.remove(run.folder.key(), run);
+        synchronized (queue) {
+            runs.remove(run.folder.key(), run);
+            if (runs.size() == queue.size() && !queue.isEmpty()) { // nobody is at work
+                String next = queue.get(0).folder.profile;
+                for (IndexRun waiting : new ArrayList<IndexRun>(queue)) {
+                    if (waiting.folder.profile.equals(next)) {
+                        queue.remove(waiting);
+                        work.execute(waiting);
+                    }
+                }
+            }
+        }
         if (error != null) {
             trouble = error;
         }

@@ -68,12 +68,17 @@ public final class Indexer {
 
     /** As {@link #run}, one photo at a time, so that other work finds its turn in between. */
     public Run start(PhotoSource source) {
-        return new Run(source);
+        return new Run(source, new Report());
+    }
+
+    /** Goes on with a run over an index that was closed meanwhile: what was looked at is not looked at again. */
+    public Run goOn(Run before) {
+        return new Run(before.source, before.report);
     }
 
     /** A run that was begun. */
     public final class Run {
-        public final Report report = new Report();
+        public final Report report;
         /** Identity of the photo that {@link #next} looked at; null where it could not be used. */
         public String photo;
         /** Its file. */
@@ -84,8 +89,9 @@ public final class Indexer {
         private final Set<String> there = new HashSet<String>();
         private final Map<String, String> settings = index.settings();
 
-        private Run(PhotoSource source) {
+        private Run(PhotoSource source, Report report) {
             this.source = source;
+            this.report = report;
             if (!source.root().isEmpty()) { // what a person gives once more is read once more: it may have changed
                 there.addAll(index.names(recognizer.space()).values());
             }

@@ -20,6 +20,7 @@ import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -28,6 +29,7 @@ import org.junit.runner.RunWith;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
+import org.robolectric.util.ReflectionHelpers;
 
 /** Indexing in the background: it gives way, is stopped, and is killed; nothing is lost, and nothing done twice. */
 @RunWith(AppRunner.class)
@@ -181,6 +183,105 @@ public class IndexJobTest {
         assertEquals(3, Indexing.indexed());
         assertEquals(0, Screen.app().profiles().chosen("me").all().size());
         assertEquals("nothing is left to look for", 0, new Folders(Screen.app()).all().size());
+    }
+
+    private static IndexRun begun(String profile, IndexRun.Done done) {
+        IndexRun run = new IndexRun(Screen.app(), IndexJob.schedule(Screen.app(), profile, ""), () -> false, done);
+        assertTrue(Screen.app().begin(run));
+        return run;
+    }
+
+    private static List<String> given(List<Uri> photos, String... profiles) throws Exception {
+        List<String> places = new ArrayList<>();
+        photos.forEach(photo -> places.add(photo.toString()));
+        for (String profile : profiles) {
+            Screen.app().profiles().add(profile);
+            Screen.app().profiles().chosen(profile).add(places);
+        }
+        return places;
+    }
+
+    @Test
+    public void photosOfTwoPeopleThatWaitTogetherAreEachReadOnceAndBothRunsEnd() throws Exception {
+        given(Given.photos(scratch.newFolder(), 3), "me", "Zoe");
+        List<String> read = new ArrayList<>();
+        Folder.watch(name -> {
+            read.add(name);
+            assertTrue("an index was opened for every photo: " + read, read.size() < 20);
+        });
+        List<String> ended = new ArrayList<>();
+        for (String profile : new String[] {"me", "Zoe"}) {
+            begun(profile, (finished, error) -> ended.add(profile + " " + finished + " " + error));
+        }
+        Screen.settle();
+        assertEquals(Arrays.asList("me true null", "Zoe true null"), ended);
+        assertEquals(6, read.size());
+        assertEquals(3, Indexing.indexed());
+    }
+
+    @Test
+    public void aRunGoesOnWhereItWasAfterThePageOpenedAnotherPersonsIndex() throws Exception {
+        given(Given.photos(scratch.newFolder(), 3), "me", "Zoe");
+        List<String> read = new ArrayList<>();
+        Folder.watch(name -> {
+            read.add(name);
+            assertTrue(read.toString(), read.size() < 20);
+            Screen.app().work.execute(() -> {
+                try {
+                    Screen.app().index("Zoe");
+                } catch (Exception error) {
+                    throw new IllegalStateException(error);
+                }
+            });
+        });
+        begun("me", (finished, error) -> { });
+        Screen.settle();
+        assertEquals(3, read.size());
+        assertEquals(3, Indexing.indexed());
+    }
+
+    @Test
+    public void aRunThatWaitsForAnotherPersonsIsStoppedAtOnce() throws Exception {
+        given(Given.photos(scratch.newFolder(), 3), "me", "Zoe");
+        List<String> ended = new ArrayList<>();
+        IndexRun[] waiting = new IndexRun[1];
+        Folder.watch(name -> {
+            if (waiting[0] == null) {
+                waiting[0] = begun("Zoe", (finished, error) -> ended.add("Zoe " + finished));
+                waiting[0].cancel();
+            }
+        });
+        begun("me", (finished, error) -> ended.add("me " + finished));
+        Screen.settle();
+        assertEquals(Arrays.asList("Zoe false", "me true"), ended);
+    }
+
+    @Test
+    public void aPersonWhoIsErasedWhileTheirPhotosAreReadIsGoneWithoutAnError() throws Exception {
+        given(Given.photos(scratch.newFolder(), 3), "Ann", "me");
+        Screen.app().choose("Ann");
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        CountDownLatch first = new CountDownLatch(1);
+        CountDownLatch erased = new CountDownLatch(1);
+        Folder.watch(name -> {
+            first.countDown();
+            try {
+                erased.await();
+            } catch (InterruptedException error) {
+                throw new IllegalStateException(error);
+            }
+        });
+        List<Throwable> errors = new ArrayList<>();
+        begun("Ann", (finished, error) -> errors.add(error));
+        first.await();
+        ReflectionHelpers.callInstanceMethod(grid.activity, "erase",
+                ReflectionHelpers.ClassParameter.from(boolean.class, false),
+                ReflectionHelpers.ClassParameter.from(String.class, "Ann"));
+        erased.countDown();
+        Screen.settle();
+        assertEquals(Arrays.asList((Throwable) null), errors);
+        assertEquals("", Screen.agreed());
+        assertEquals(Arrays.asList("me"), Screen.app().profiles().names());
     }
 
     @Test
