@@ -23,7 +23,7 @@ final class Folders {
         final String tree;
         /** Number of its job, of its own: with one for all, a second folder would take the first one's place. */
         final int job;
-        /** Photos of it that cannot be used, as the last whole run found; -1 before there was one. */
+        /** Photos of it that no page shows, as the last whole run found: unusable ones and copies; -1 before there was one. */
         final int unusable;
 
         Folder(String profile, String tree, int job, int unusable) {
@@ -74,6 +74,17 @@ final class Folders {
             }
             return found;
         }
+    }
+
+    /** The trees of a person's folders. */
+    List<String> trees(String profile) {
+        List<String> found = new ArrayList<String>();
+        for (Folder folder : all()) {
+            if (!folder.isChosen() && folder.profile.equals(profile)) {
+                found.add(folder.tree);
+            }
+        }
+        return found;
     }
 
     /** The folder of a person, or null. */

@@ -1,16 +1,19 @@
 package refocus.app;
 
 import android.content.ContentResolver;
-import android.net.Uri;
 import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
+import java.util.Set;
 import refocus.app.model.ChosenPhotos;
-import refocus.app.model.Profiles;
+import refocus.app.model.Room;
 import refocus.recognizer.FileHistory;
 import refocus.recognizer.Indexer;
 import refocus.recognizer.PhotoSource;
+import refocus.recognizer.Reason;
 import refocus.recognizer.Recognizer;
 import refocus.recognizer.RefocusException;
 
@@ -26,6 +29,7 @@ final class IndexRun implements Runnable {
     private final Done done;
     private Recognizer recognizer;
     private FileHistory index;
+    private PhotoSource source;
     private Indexer.Run run;
     private final List<String> given = new ArrayList<String>();
     private volatile boolean cancelled;
@@ -100,7 +104,8 @@ final class IndexRun implements Runnable {
         if (recognizer != app.recognizer()) { // begun, or another model since
             recognizer = app.recognizer();
             index = app.index(folder.profile);
-            run = new Indexer(recognizer, index).start(source());
+            source = source();
+            run = new Indexer(recognizer, index).start(source);
         } else if (index != app.index(folder.profile)) { // somebody else's was opened in between
             index = app.index(folder.profile);
             run = new Indexer(recognizer, index).goOn(run);
@@ -127,27 +132,35 @@ final class IndexRun implements Runnable {
 
     private PhotoSource source() throws RefocusException {
         ContentResolver resolver = app.getContentResolver();
-        PhotoSource found;
+        List<String> folders = new Folders(app).trees(folder.profile);
+        Map<String, String> indexed = index.names(recognizer.space());
+        int capacity = app.profiles().capacity;
+        given.clear();
         if (folder.isChosen()) {
-            given.clear();
             for (String place : index.placesMissingIn(recognizer.space())) {
-                if (!inFolder(place)) {
+                if (!inFolder(place, folders)) {
                     given.add(place);
                 }
             }
-            given.addAll(chosen().all());
-            found = new Picked(resolver, given);
-        } else {
-            found = new Tree(resolver, Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
+        } else if (!folders.contains(folder.tree)) { // removed since
+            folders.add(folder.tree);
         }
+        given.addAll(chosen().all());
+        boolean folderOrFull = !folder.isChosen() || indexed.size() + given.size() > capacity;
+        List<Tree> trees = Tree.of(resolver, folderOrFull ? folders : Collections.<String>emptyList(), indexed.values(),
+                given.size(), capacity);
+        PhotoSource found = folder.isChosen() ? new Picked(resolver, given) : trees.get(folders.indexOf(folder.tree));
+        int added = folder.isChosen() ? given.size() : trees.get(folders.indexOf(folder.tree)).missingIn(
+                new HashSet<String>(indexed.values()));
+        index.drop(Room.leaving(indexed, Tree.givingWay(indexed.values(), trees), added, capacity));
         size = found.size();
         return found;
     }
 
     /** Whether a place is in a folder, whose own run reads it. */
-    private boolean inFolder(String place) {
-        for (Folders.Folder other : new Folders(app).all()) {
-            if (!other.isChosen() && other.profile.equals(folder.profile) && place.startsWith(other.tree + "/")) {
+    private static boolean inFolder(String place, List<String> folders) {
+        for (String tree : folders) {
+            if (place.startsWith(tree + "/")) {
                 return true;
             }
         }
@@ -166,15 +179,27 @@ final class IndexRun implements Runnable {
         if (run == null || isErased()) {
             return;
         }
-        Folders folders = new Folders(app);
-        if (finished && folder.isChosen()) {
-            chosen().remove(given);
-            if (chosen().all().isEmpty()) { // more may have been given meanwhile
+        if (folder.isChosen()) {
+            forgetGiven();
+            if (finished && chosen().all().isEmpty()) { // more may have been given meanwhile
                 IndexJob.remove(app, folder);
             }
-        } else if (finished) {
-            folders.finished(folder, run.report.failed.size());
+        } else if (finished && source.isWhole()) { // else the next run looks, and nothing is said to be done
+            Set<String> shown = new HashSet<String>(index.names(recognizer.space()).values());
+            new Folders(app).finished(folder, ((Tree) source).missingIn(shown));
         }
         app.refresh(folder.profile);
+    }
+
+    /** What was looked at waits no more, but for what may be readable another time. */
+    private void forgetGiven() throws RefocusException, IOException {
+        List<String> missed = new ArrayList<String>();
+        List<String> done = new ArrayList<String>();
+        for (String place : given.subList(0, run.report.looked)) {
+            Reason why = run.report.reasons.get(place);
+            (why == Reason.PHOTO_GONE || why == Reason.PHOTO_MEMORY ? missed : done).add(place);
+        }
+        chosen().remove(done);
+        chosen().missed(missed);
     }
 }

@@ -32,7 +32,6 @@ import java.util.Set;
 import refocus.app.model.AnswerCache;
 import refocus.app.model.Groups;
 import refocus.app.model.ModelSummary;
-import refocus.app.model.Profiles;
 import refocus.recognizer.Indexer;
 import refocus.recognizer.RefocusException;
 
@@ -65,10 +64,12 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
     private static final class Wait {
         final Folders.Folder folder;
         final int photos;
+        final boolean listed; // whether all its photos could be
 
-        Wait(Folders.Folder folder, int photos) {
+        Wait(Folders.Folder folder, int photos, boolean listed) {
             this.folder = folder;
             this.photos = photos;
+            this.listed = listed;
         }
     }
 
@@ -234,6 +235,9 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         app.work(this, new RefocusApp.Task() {
             @Override
             public void run() throws RefocusException, IOException {
+                if (!app.profiles().names().contains(person)) { // erased meanwhile
+                    return;
+                }
                 app.profiles().chosen(person).add(photos);
                 begin(IndexJob.schedule(app, person, ""));
             }
@@ -290,27 +294,31 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
 
     private List<Wait> waits(String person, AnswerCache answers) throws RefocusException {
         Set<String> known = new HashSet<String>();
+        Set<String> places = new HashSet<String>();
         for (AnswerCache.Entry entry : answers.entries) {
+            places.add(entry.place);
             if (entry.model.equals(answers.model)) {
                 known.add(entry.place);
             }
         }
         List<Wait> found = new ArrayList<Wait>();
+        if (!app.profiles().names().contains(person)) { // erased meanwhile
+            return found;
+        }
+        int chosen = app.profiles().chosen(person).all().size();
+        List<String> folders = new Folders(app).trees(person);
+        List<Tree> trees = Tree.of(getContentResolver(), folders, places, chosen, app.profiles().capacity);
         for (Folders.Folder folder : new Folders(app).all()) {
             if (!folder.profile.equals(person)) {
                 continue;
             }
-            int left = 0;
+            int at = folders.indexOf(folder.tree);
             if (folder.isChosen()) {
-                left = app.profiles().chosen(person).all().size() + answers.old();
-            } else {
-                Tree photos = new Tree(getContentResolver(), Uri.parse(folder.tree), Profiles.INDEX_CAPACITY);
-                for (int i = 0; i < photos.size(); i++) {
-                    left += known.contains(photos.key(i)) ? 0 : 1;
-                }
-                left = Math.max(0, left - Math.max(0, folder.unusable));
+                found.add(new Wait(folder, chosen + answers.old(), true));
+            } else if (at >= 0) { // and not added in between
+                int left = trees.get(at).missingIn(known) - Math.max(0, folder.unusable);
+                found.add(new Wait(folder, Math.max(0, left), trees.get(at).isWhole()));
             }
-            found.add(new Wait(folder, left));
         }
         return found;
     }
@@ -393,8 +401,9 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
                 continue;
             }
             any |= wait.photos > 0;
-            TextView line = Pages.text(this, waiting, wait.photos == 0 ? getString(R.string.folder_done, name(wait.folder))
-                    : getResources().getQuantityString(R.plurals.folder_waits, wait.photos, wait.photos, name(wait.folder)));
+            int words = wait.listed ? R.string.folder_done : R.string.folder_away;
+            TextView line = Pages.text(this, waiting, wait.photos == 0 ? getString(words, name(wait.folder)) : getResources()
+                    .getQuantityString(R.plurals.folder_waits, wait.photos, wait.photos, name(wait.folder)));
             line.setTextIsSelectable(false);
             line.setMinHeight(Pages.pixels(this, 48));
             line.setOnClickListener(new View.OnClickListener() {

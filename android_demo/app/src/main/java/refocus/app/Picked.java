@@ -28,8 +28,18 @@ final class Picked implements PhotoSource {
     }
 
     @Override
+    public boolean isWhole() {
+        return true;
+    }
+
+    @Override
     public String key(int index) {
         return places.get(index);
+    }
+
+    @Override
+    public String state(int index) {
+        return ""; // nothing is remembered of it, and pickers say nothing of it
     }
 
     @Override

@@ -61,6 +61,7 @@ public final class RefocusApp extends Application {
     private Recognizer recognizer;
     private FileHistory index;
     private String indexed; // whose index is open
+    private int capacity = Profiles.INDEX_CAPACITY; // smaller in tests
     private String answered; // whose answers are in memory
     private AnswerCache answers;
     private volatile Watcher watcher;
@@ -330,7 +331,7 @@ public final class RefocusApp extends Application {
     }
 
     public Profiles profiles() {
-        return new Profiles(new File(home(), "profiles"));
+        return new Profiles(new File(home(), "profiles"), capacity);
     }
 
     private File bundleFolder() {

@@ -6,6 +6,7 @@ import java.io.RandomAccessFile;
 import java.nio.channels.FileLock;
 import java.nio.channels.OverlappingFileLockException;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -177,9 +178,18 @@ public final class FileHistory implements AutoCloseable {
         pair(HistoryLog.Kind.SETTING, name, value);
     }
 
+    /** As {@link #setSetting}, for what can be found out again: a power cut may take it. */
+    public synchronized void note(String name, String value) throws HistoryException {
+        write(pair(name, value, HistoryLog.Kind.SETTING));
+    }
+
+    private static HistoryLog.Entry pair(String key, String value, HistoryLog.Kind kind) {
+        return new HistoryLog.Entry(kind, value == null ? "-" : "", key, value == null ? "" : value,
+                System.currentTimeMillis(), new float[0]);
+    }
+
     private void pair(HistoryLog.Kind kind, String key, String value) throws HistoryException {
-        write(new HistoryLog.Entry(kind, value == null ? "-" : "", key, value == null ? "" : value,
-                System.currentTimeMillis(), new float[0]));
+        write(pair(key, value, kind));
         try {
             file.getFD().sync();
         } catch (IOException error) {
@@ -303,6 +313,11 @@ public final class FileHistory implements AutoCloseable {
         return entry == null ? null : entry.feature;
     }
 
+    /** What a photo of one space was called when it was stored, or null. */
+    public synchronized String name(String space, String photo) {
+        return has(space, photo) ? spaces.get(space).get(photo).text : null;
+    }
+
     /** What the photos of one space were called when they were stored, by identity, oldest first. */
     public synchronized Map<String, String> names(String space) {
         Map<String, String> found = new LinkedHashMap<String, String>();
@@ -349,6 +364,11 @@ public final class FileHistory implements AutoCloseable {
         return spaces.containsKey(space) && spaces.get(space).containsKey(photo);
     }
 
+    /** Whether one more photo of a space pushes the oldest out. */
+    public synchronized boolean isFull(String space) {
+        return size(space) >= capacity;
+    }
+
     /** Features stored of one space. */
     public synchronized int size(String space) {
         return spaces.containsKey(space) ? spaces.get(space).size() : 0;
@@ -391,6 +411,28 @@ public final class FileHistory implements AutoCloseable {
         textBytes -= label == null ? 0 : pairBytes(label);
         forget();
         return erased;
+    }
+
+    /**
+     * Makes room: photos leave all spaces; what the owner said about them stays. Writes the file once.
+     *
+     * @throws HistoryException storage is full or gone
+     */
+    public synchronized void drop(Collection<String> photos) throws HistoryException {
+        boolean any = false;
+        for (String space : new ArrayList<String>(spaces.keySet())) {
+            for (String photo : photos) {
+                any |= has(space, photo) && remove(space, photo);
+            }
+        }
+        if (any) {
+            try {
+                rewrite();
+                version++;
+            } catch (IOException error) {
+                throw cannot("written", error);
+            }
+        }
     }
 
     /** Forgets everything, also the damaged files that were set aside. */

@@ -7,8 +7,14 @@ public interface PhotoSource {
     /** What all keys begin with, if they are of one folder, whose unusable photos are remembered; "" for a mere choice. */
     String root();
 
-    /** What identifies a photo and its state, without reading it: its place, size and time of change. */
+    /** Whether all photos are listed: false while a card is out, or a right was taken back. */
+    boolean isWhole();
+
+    /** What identifies a photo without reading it: its place. */
     String key(int index);
+
+    /** What changes when somebody changes the file at that place, without reading it: its time of change and size. */
+    String state(int index);
 
     /**
      * The whole file.

@@ -11,6 +11,7 @@ import java.io.File;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.junit.Rule;
@@ -30,6 +31,7 @@ public class IndexingTest {
     /** The golden photos as a folder; one is a HEIC that this device cannot decode. */
     private static class Folder implements PhotoSource {
         final Golden golden;
+        final Map<Integer, String> changed = new HashMap<Integer, String>(); // states of photos that were changed
         int read;
 
         Folder(Golden golden) {
@@ -47,8 +49,18 @@ public class IndexingTest {
         }
 
         @Override
+        public boolean isWhole() {
+            return true;
+        }
+
+        @Override
         public String key(int index) {
             return "photo " + index;
+        }
+
+        @Override
+        public String state(int index) {
+            return changed.containsKey(index) ? changed.get(index) : "1 9";
         }
 
         @Override
@@ -136,12 +148,165 @@ public class IndexingTest {
         Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
         FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
         index.setSetting("failed " + recognizer.space() + "photo 99", "PHOTO_FORMAT: gone since");
+        index.setSetting("place " + recognizer.space() + "photo 99", "1 9 feedbeef");
+        index.setSetting("place 0000" + recognizer.space().substring(4) + "photo 3", "1 9 feedbeef");
         index.setSetting("failed " + recognizer.space() + "another folder", "PHOTO_FORMAT: there");
         index.setSetting("failed 0000" + recognizer.space().substring(4) + "photo 3", "by another model");
         Indexer.Report report = new Indexer(recognizer, index).run(new Folder(golden), NEVER);
         assertEquals(Reason.PHOTO_DAMAGED, report.reasons.get("photo 3"));
-        assertEquals(new java.util.HashSet<String>(Arrays.asList("failed " + recognizer.space() + "photo 3",
-                "failed " + recognizer.space() + "another folder")), index.settings().keySet());
+        java.util.Set<String> left = new java.util.HashSet<String>(Arrays.asList("failed " + recognizer.space() + "photo 3",
+                "failed " + recognizer.space() + "another folder"));
+        for (int i = 0; i < 12; i++) {
+            if (i != 3) {
+                left.add("place " + recognizer.space() + "photo " + i);
+            }
+        }
+        assertEquals(left, index.settings().keySet());
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void aPhotoThatWasChangedInItsPlaceIsReadAgainAndWhatItWasGoes() throws Exception {
+        Golden golden = Golden.all().get(0);
+        final int[] edited = {5};
+        Folder folder = new Folder(golden) {
+            @Override
+            public byte[] content(int index) throws PhotoException {
+                return super.content(index == 5 ? edited[0] : index);
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
+        new Indexer(recognizer, index).run(folder, NEVER);
+        edited[0] = 12;
+        folder.changed.put(5, "2 9");
+        int before = folder.read;
+        Indexer.Report report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(1, folder.read - before);
+        assertEquals(1, report.encoded);
+        assertEquals("photo 5", index.name(recognizer.space(), golden.photo(12)));
+        assertNull("what it was", index.name(recognizer.space(), golden.photo(5)));
+        assertEquals(11, index.size(recognizer.space()));
+        folder.changed.put(6, "2 9"); // touched, and the same
+        report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(before + 2, folder.read);
+        assertEquals(0, report.encoded);
+        new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(before + 2, folder.read);
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void aPhotoThatWasHalfCopiedIsReadAgainWhenItIsWhole() throws Exception {
+        Golden golden = Golden.all().get(0);
+        final boolean[] half = {true};
+        Folder folder = new Folder(golden) {
+            @Override
+            public PhotoRows decode(byte[] content, String where) throws PhotoException {
+                if (where.equals("photo 5") && half[0]) {
+                    throw new PhotoException("photo 5 is damaged or truncated");
+                }
+                return super.decode(content, where);
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
+        new Indexer(recognizer, index).run(folder, NEVER);
+        half[0] = false;
+        assertEquals(10, new Indexer(recognizer, index).run(folder, NEVER).indexed);
+        folder.changed.put(5, "2 18");
+        assertEquals(11, new Indexer(recognizer, index).run(folder, NEVER).indexed);
+        assertFalse(index.settings().containsKey("failed " + recognizer.space() + "photo 5"));
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void aPhotoForWhichThereWasTooLittleMemoryIsTriedAgain() throws Exception {
+        Golden golden = Golden.all().get(0);
+        final boolean[] little = {true};
+        Folder folder = new Folder(golden) {
+            @Override
+            public PhotoRows decode(byte[] content, String where) throws PhotoException {
+                if (where.equals("photo 5") && little[0]) {
+                    throw new OutOfMemoryError("in a test");
+                }
+                return super.decode(content, where);
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
+        Indexer.Report report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(Reason.PHOTO_MEMORY, report.reasons.get("photo 5"));
+        index.setSetting("failed " + recognizer.space() + "photo 5", "PHOTO_MEMORY: as Refocus 0.2 kept it\n1 9");
+        little[0] = false;
+        assertEquals(11, new Indexer(recognizer, index).run(folder, NEVER).indexed);
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void copiesOfAPhotoAreReadOnceAndTheIndexDoesNotGrow() throws Exception {
+        Golden golden = Golden.all().get(0);
+        Folder folder = new Folder(golden) {
+            @Override
+            public byte[] content(int index) throws PhotoException {
+                return super.content(index == 7 || index == 8 ? 2 : index);
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        File file = new File(scratch.getRoot(), "index");
+        FileHistory index = new FileHistory(file, 4096, 1 << 28);
+        Indexer.Report report = new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(11, report.indexed);
+        assertEquals(9, report.encoded);
+        assertEquals("photo 2", index.name(recognizer.space(), golden.photo(2)));
+        int read = folder.read;
+        long bytes = file.length();
+        assertEquals(11, new Indexer(recognizer, index).run(folder, NEVER).indexed);
+        assertEquals("no copy is read every night", read, folder.read);
+        assertEquals(bytes, file.length());
+        Folder shared = new Folder(golden) {
+            @Override
+            public String root() {
+                return "";
+            }
+
+            @Override
+            public String key(int index) {
+                return "shared " + index;
+            }
+        };
+        new Indexer(recognizer, index).run(shared, NEVER);
+        assertEquals("a copy that is shared", "photo 2", index.name(recognizer.space(), golden.photo(2)));
+        index.close();
+        recognizer.close();
+    }
+
+    @Test
+    public void aFolderThatCannotBeListedNowForgetsNothing() throws Exception {
+        Golden golden = Golden.all().get(0);
+        final boolean[] out = {false};
+        Folder folder = new Folder(golden) {
+            @Override
+            public int size() {
+                return out[0] ? 0 : super.size();
+            }
+
+            @Override
+            public boolean isWhole() {
+                return !out[0];
+            }
+        };
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        FileHistory index = new FileHistory(new File(scratch.getRoot(), "index"), 4096, 1 << 28);
+        new Indexer(recognizer, index).run(folder, NEVER);
+        Map<String, String> noted = index.settings();
+        out[0] = true;
+        new Indexer(recognizer, index).run(folder, NEVER);
+        assertEquals(noted, index.settings());
         index.close();
         recognizer.close();
     }

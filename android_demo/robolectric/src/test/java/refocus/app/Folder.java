@@ -40,9 +40,9 @@ public final class Folder extends ContentProvider {
         reader = each;
     }
 
-    /** From now on the app has no right to list the documents. */
-    static void refuse() {
-        refusing = true;
+    /** From now on the app has no right to list the documents, or has it again. */
+    static void refuse(boolean refuse) {
+        refusing = refuse;
     }
 
     static Uri document(String name) {
@@ -50,7 +50,12 @@ public final class Folder extends ContentProvider {
     }
 
     static Uri tree() {
-        return DocumentsContract.buildTreeDocumentUri(AUTHORITY, ".");
+        return tree(".");
+    }
+
+    /** A folder in it, as one of its own. */
+    static Uri tree(String below) {
+        return DocumentsContract.buildTreeDocumentUri(AUTHORITY, below);
     }
 
     @Override
@@ -88,6 +93,9 @@ public final class Folder extends ContentProvider {
                     break;
                 case Document.COLUMN_LAST_MODIFIED:
                     row.add(column, file.lastModified());
+                    break;
+                case Document.COLUMN_SIZE:
+                    row.add(column, file.length());
                     break;
                 default:
                     row.add(column, file.isDirectory() ? Document.MIME_TYPE_DIR

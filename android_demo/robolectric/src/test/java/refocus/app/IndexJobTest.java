@@ -305,7 +305,8 @@ public class IndexJobTest {
         for (int i = 0; i < names.length; i++) {
             assertTrue(names[i], new File(Folder.root(), names[i]).setLastModified(1_700_000_000_000L + 60_000L * i));
         }
-        Tree tree = new Tree(Screen.app().getContentResolver(), Folder.tree(), 4);
+        Tree tree = Tree.of(Screen.app().getContentResolver(), Arrays.asList(Folder.tree().toString()), new ArrayList<>(), 0,
+                4).get(0);
         List<String> found = new ArrayList<>();
         for (int i = 0; i < tree.size(); i++) {
             found.add(DocumentsContract.getDocumentId(Uri.parse(tree.key(i))));
@@ -319,9 +320,117 @@ public class IndexJobTest {
         Indexing.charging(true);
         JobInfo scheduled = Indexing.scheduled();
         assertFalse(new Indexing(scheduled).run());
-        Folder.refuse();
+        Folder.refuse(true);
         assertFalse(new Indexing(scheduled).run());
         assertEquals(PHOTOS, Indexing.indexed());
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        String name = grid.activity.getString(R.string.folder);
+        assertFalse(grid.texts().contains(grid.activity.getString(R.string.folder_done, name)));
+        assertTrue(grid.texts().toString(), grid.texts().contains(grid.activity.getString(R.string.folder_away, name)));
+    }
+
+    @Test
+    public void aFolderThatWasAwayWhenItWasFirstLookedThroughIsNotDone() throws Exception {
+        folderWithPhotos();
+        Indexing.charging(true);
+        JobInfo scheduled = Indexing.scheduled();
+        Folder.refuse(true);
+        assertFalse(new Indexing(scheduled).run());
+        Folder.refuse(false);
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue(grid.texts().toString(), grid.texts().contains(waits(grid, PHOTOS + 1)));
+        assertFalse(new Folders(Screen.app()).all().get(0).finished());
+    }
+
+    /** Together they have more photos than the index has room for. */
+    @Test
+    public void twoFoldersShareTheRoomOfTheIndexAndPushNoChosenPhotoOut() throws Exception {
+        File folder = scratch.newFolder();
+        List<Uri> photos = Given.photos(folder, 7);
+        for (int i = 0; i < 6; i++) {
+            File below = new File(folder, i % 2 == 0 ? "a" : "b");
+            assertTrue(below.isDirectory() || below.mkdir());
+            File moved = new File(below, photos.get(i).getLastPathSegment());
+            Files.move(new File(folder, moved.getName()).toPath(), moved.toPath());
+            assertTrue(moved.setLastModified(1_700_000_000_000L + 60_000L * i));
+        }
+        ReflectionHelpers.setField(Screen.app(), "capacity", 4);
+        given(photos.subList(6, 7), "me");
+        begun("me", (finished, error) -> { });
+        Screen.settle();
+        List<String> read = new ArrayList<>();
+        Folder.watch(read::add);
+        for (String below : new String[] {"a", "b"}) {
+            IndexJob.schedule(Screen.app(), "me", Folder.tree(below).toString());
+        }
+        for (int night = 0; night < 2; night++) {
+            for (String below : new String[] {"a", "b"}) {
+                Folders.Folder each = IndexJob.schedule(Screen.app(), "me", Folder.tree(below).toString());
+                Screen.app().begin(new IndexRun(Screen.app(), each, () -> false, (finished, error) -> { }));
+                Screen.settle();
+            }
+            assertEquals("night " + night + ": " + read, 3, read.size());
+        }
+        List<String> left = places();
+        assertEquals(4, left.size());
+        assertTrue(left.toString(), left.contains(photos.get(6).toString()));
+        for (int i : new int[] {3, 4, 5}) {
+            assertTrue(left.toString(), left.toString().contains(photos.get(i).getLastPathSegment()));
+        }
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        assertFalse(grid.texts().toString(), grid.texts().contains(grid.activity.getString(R.string.index_now)));
+        File more = new File(folder, "a/more.png"); // newer than all, and one of the folders' makes room
+        Files.write(more.toPath(), plusOne(Files.readAllBytes(new File(folder, "a/004.png").toPath())));
+        Folders.Folder a = new Folders(Screen.app()).find("me", Folder.tree("a").toString());
+        Screen.app().begin(new IndexRun(Screen.app(), a, () -> false, (finished, error) -> { }));
+        Screen.settle();
+        left = places();
+        assertEquals(4, left.size());
+        assertTrue(left.toString(), left.contains(photos.get(6).toString()));
+        assertFalse(left.toString(), left.toString().contains("003.png"));
+        assertTrue(left.toString(), left.toString().contains("more.png"));
+    }
+
+    private static byte[] plusOne(byte[] content) {
+        return Arrays.copyOf(content, content.length + 1);
+    }
+
+    private static List<String> places() throws Exception {
+        return Screen.app().work.submit(() -> new ArrayList<>(Screen.app().index("me").names(
+                Screen.app().recognizer().space()).values())).get();
+    }
+
+    @Test
+    public void aGivenPhotoThatCannotBeReadNowGoesOnWaiting() throws Exception {
+        File folder = scratch.newFolder();
+        List<Uri> photos = Given.photos(folder, 3);
+        File out = new File(folder, photos.get(1).getLastPathSegment());
+        byte[] content = Files.readAllBytes(out.toPath());
+        assertTrue(out.delete());
+        given(photos, "me");
+        Indexing.charging(true);
+        begun("me", (finished, error) -> { });
+        Screen.settle();
+        assertEquals(2, Indexing.indexed());
+        assertEquals(Arrays.asList(photos.get(1).toString()), Screen.app().profiles().chosen("me").all());
+        Files.write(out.toPath(), content); // the card is in again
+        assertFalse(new Indexing(Screen.app().getSystemService(JobScheduler.class).getAllPendingJobs().get(0)).run());
+        assertEquals(3, Indexing.indexed());
+        assertEquals(0, Screen.app().profiles().chosen("me").all().size());
+        assertEquals(0, new Folders(Screen.app()).all().size());
+    }
+
+    @Test
+    public void copiesInAFolderDoNotWaitForEver() throws Exception {
+        folderWithPhotos();
+        Files.copy(new File(Folder.root(), "001.png").toPath(), new File(Folder.root(), "copy.png").toPath());
+        Indexing.charging(true);
+        JobInfo scheduled = Indexing.scheduled();
+        assertFalse(new Indexing(scheduled).run());
+        assertEquals(PHOTOS, Indexing.indexed());
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        assertTrue(grid.texts().toString(), grid.texts().contains(grid.activity.getString(R.string.folder_done,
+                grid.activity.getString(R.string.folder))));
     }
 
     @Test

@@ -23,10 +23,18 @@ public final class Profiles {
     /** Photos that are kept in the index of one person. */
     public static final int INDEX_CAPACITY = 4096;
     private static final long INDEX_BYTES = 64L << 20;
+    /** Photos that are kept in an index. */
+    public final int capacity;
     private final File folder;
 
     public Profiles(File folder) {
+        this(folder, INDEX_CAPACITY);
+    }
+
+    /** @param capacity photos that are kept in the index of one person */
+    public Profiles(File folder, int capacity) {
         this.folder = folder;
+        this.capacity = capacity;
     }
 
     /** Names, in order. */
@@ -63,7 +71,7 @@ public final class Profiles {
         if (history.exists()) {
             FileHistory.destroy(history);
         }
-        return new FileHistory(existing(name, INDEX), INDEX_CAPACITY, INDEX_BYTES);
+        return new FileHistory(existing(name, INDEX), capacity, INDEX_BYTES);
     }
 
     /** Tells states of the index apart without opening it. */

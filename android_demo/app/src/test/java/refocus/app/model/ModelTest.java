@@ -82,6 +82,41 @@ public class ModelTest {
     }
 
     @Test
+    public void aPhotoThatCannotBeReadWaitsForAFewNightsAndAgainWhereItIsGivenAgain() throws Exception {
+        File file = new File(scratch.getRoot(), "chosen");
+        new ChosenPhotos(file).add(Arrays.asList("content://a", "content://b"));
+        for (int night = 1; night < ChosenPhotos.TRIES; night++) {
+            new ChosenPhotos(file).missed(Arrays.asList("content://a", "content://never given"));
+            assertEquals("night " + night, Arrays.asList("content://a", "content://b"), new ChosenPhotos(file).all());
+        }
+        new ChosenPhotos(file).add(Arrays.asList("content://a"));
+        for (int night = 1; night < ChosenPhotos.TRIES; night++) {
+            new ChosenPhotos(file).missed(Arrays.asList("content://a"));
+        }
+        assertEquals(Arrays.asList("content://a", "content://b"), new ChosenPhotos(file).all());
+        new ChosenPhotos(file).missed(Arrays.asList("content://a"));
+        assertEquals(Arrays.asList("content://b"), new ChosenPhotos(file).all());
+    }
+
+    @Test
+    public void theOldestOfWhatGivesWayLeavesAFullIndexAndNoMoreThanNeedBe() {
+        Map<String, String> indexed = new java.util.LinkedHashMap<String, String>();
+        for (String photo : new String[] {"chosen", "old", "older", "new"}) {
+            indexed.put(photo, "at " + photo);
+        }
+        List<String> givingWay = Arrays.asList("at older", "at old");
+        assertEquals(Arrays.asList("old"), Room.leaving(indexed, givingWay, 2, 5));
+        assertEquals(Arrays.asList("old", "older"), Room.leaving(indexed, givingWay, 9, 5));
+        assertEquals(Collections.<String>emptyList(), Room.leaving(indexed, givingWay, 1, 5));
+        Map<String, Long> changed = new HashMap<String, Long>();
+        changed.put("a", 3L);
+        changed.put("b", 1L);
+        changed.put("c", 2L);
+        assertEquals(new HashSet<String>(Arrays.asList("a", "c")), Room.newest(changed, 2));
+        assertEquals(0, Room.newest(changed, -1).size());
+    }
+
+    @Test
     public void theHistoryThatAnEarlierAppKeptBesideTheIndexGoes() throws Exception {
         Profiles profiles = new Profiles(scratch.getRoot());
         profiles.add("anna");
