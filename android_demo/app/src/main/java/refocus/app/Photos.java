@@ -13,6 +13,8 @@ import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.Arrays;
+import java.util.List;
 import refocus.recognizer.Exif;
 import refocus.recognizer.PhotoException;
 import refocus.recognizer.PhotoRows;
@@ -26,6 +28,10 @@ final class Photos {
     /** 16 MB. Each strip decodes again what lies above it, so few large ones: three for a photo of 12 megapixels. */
     private static final int STRIP_PIXELS = 4 << 20;
     private static final long WHOLE_PIXELS = 24_000_000L;
+
+    /** Formats of which {@link Exif} knows how a photo is turned; others would be recognised lying, and nobody told. */
+    private static final List<String> UPRIGHT = Arrays.asList("image/jpeg", "image/png", "image/webp", "image/gif", "image/bmp",
+            "image/x-ms-bmp", "image/heif", "image/heic", "image/avif");
 
     /** {@link #decode}, for the self-test of a bundle. */
     static final SelfTest.Decoder DECODER = new SelfTest.Decoder() {
@@ -72,7 +78,8 @@ final class Photos {
         final BitmapFactory.Options size = new BitmapFactory.Options();
         size.inJustDecodeBounds = true;
         BitmapFactory.decodeByteArray(content, 0, content.length, size);
-        if (size.outWidth <= 0 || size.outHeight <= 0) {
+        boolean known = size.outMimeType == null || UPRIGHT.contains(size.outMimeType);
+        if (size.outWidth <= 0 || size.outHeight <= 0 || !known) {
             throw new PhotoException(Reason.PHOTO_FORMAT, where + " is in a format that this device cannot decode; convert it"
                     + " to JPEG");
         }

@@ -4,12 +4,17 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * The orientation of a JPEG, PNG or WebP, read from its bytes without decoding it: EXIF's, or else XMP's, as Pillow has it.
+ * The orientation of a photo, read from its bytes without decoding it: of a JPEG, PNG or WebP that of EXIF, or else of XMP, as
+ * Pillow has it; of a HEIC, HEIF or AVIF that of its container.
  *
  * <p>Android's own reader exists, but no desktop JVM has one; this one is the same everywhere, and tested.
  */
 public final class Exif {
     private static final int ORIENTATION = 0x0112;
+    private static final int SHORT = 3; // types of EXIF's numbers
+    private static final int LONG = 4;
+    private static final int SIGNED_SHORT = 8;
+    private static final int SIGNED_LONG = 9;
     private static final int EXIF = 0;
     private static final int XMP = 1;
 
@@ -26,7 +31,8 @@ public final class Exif {
         }
         int at = 2;
         while (at + 4 <= jpeg.length && (jpeg[at] & 255) == 0xFF && (jpeg[at + 1] & 255) != 0xDA) {
-            at += 2 + big(jpeg, at + 2, 2); // a thumbnail in a segment has an end of its own
+            // A thumbnail in a segment has an end of its own.
+            at += (jpeg[at + 1] & 255) == 0xFF ? 1 : 2 + big(jpeg, at + 2, 2);
         }
         for (; at + 1 < jpeg.length; at++) {
             if ((jpeg[at] & 255) == 0xFF && (jpeg[at + 1] & 255) == 0xD9) {
@@ -38,6 +44,9 @@ public final class Exif {
 
     /** 1 to 8; 1 where the file says nothing, or nothing that makes sense. */
     public static int orientation(byte[] photo) {
+        if (HeifTurn.isHeif(photo)) {
+            return HeifTurn.orientation(photo);
+        }
         int found = 0;
         int xmp = 0;
         for (int[] part : parts(photo)) { // an EXIF directory, or XMP
@@ -69,6 +78,10 @@ public final class Exif {
         int at = 2;
         while (at + 4 <= jpeg.length && (jpeg[at] & 255) == 0xFF) {
             int marker = jpeg[at + 1] & 255;
+            if (marker == 0xFF) { // any number of them may stand before a marker
+                at++;
+                continue;
+            }
             int length = big(jpeg, at + 2, 2);
             if (marker == 0xDA || length < 2) {
                 return;
@@ -154,7 +167,9 @@ public final class Exif {
         for (int i = 0; i < entries && at + 2 + 12 * (i + 1) <= end; i++) {
             int entry = at + 2 + 12 * i;
             if (number(bytes, entry, 2, little) == ORIENTATION) {
-                return (int) number(bytes, entry + 8, 2, little);
+                int type = (int) number(bytes, entry + 2, 2, little);
+                boolean wide = type == LONG || type == SIGNED_LONG;
+                return wide || type == SHORT || type == SIGNED_SHORT ? (int) number(bytes, entry + 8, wide ? 4 : 2, little) : 0;
             }
         }
         return 0;

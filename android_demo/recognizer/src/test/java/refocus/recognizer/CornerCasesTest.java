@@ -273,6 +273,131 @@ public class CornerCasesTest {
         }
     }
 
+    private static byte[] box(String name, byte[]... content) {
+        java.io.ByteArrayOutputStream out = new java.io.ByteArrayOutputStream();
+        int length = 8;
+        for (byte[] each : content) {
+            length += each.length;
+        }
+        out.write(new byte[] {0, 0, (byte) (length >> 8), (byte) length}, 0, 4);
+        for (int i = 0; i < 4; i++) {
+            out.write(name.charAt(i));
+        }
+        for (byte[] each : content) {
+            out.write(each, 0, each.length);
+        }
+        return out.toByteArray();
+    }
+
+    /** A file whose second photo is the primary one, with some turns in a row; the first has a turn of its own. */
+    private static byte[] heif(boolean large, byte[]... turns) {
+        byte[] owners = new byte[8 + 2 * (large ? 5 : 3) + (1 + turns.length) * (large ? 2 : 1)];
+        owners[0] = (byte) (large ? 1 : 0);
+        owners[3] = owners[0];
+        owners[7] = 2;
+        int at = 8;
+        for (int item = 1; item <= 2; item++) {
+            at += large ? 4 : 2;
+            owners[at - 1] = (byte) item;
+            owners[at++] = (byte) (item == 1 ? 1 : turns.length);
+            for (int i = 0; i < (item == 1 ? 1 : turns.length); i++) {
+                at += large ? 2 : 1;
+                owners[at - 1] = (byte) (item == 1 ? 2 : 3 + i);
+                owners[large ? at - 2 : at - 1] |= (byte) 0x80; // essential
+            }
+        }
+        byte[][] properties = new byte[2 + turns.length][];
+        properties[0] = box("ispe", new byte[12]);
+        properties[1] = box("irot", new byte[] {2});
+        System.arraycopy(turns, 0, properties, 2, turns.length);
+        byte[] pitm = box("pitm", large ? new byte[] {1, 0, 0, 0, 0, 0, 0, 2} : new byte[] {0, 0, 0, 0, 0, 2});
+        byte[] file = box("ftyp", "heic0000mif1".getBytes(java.nio.charset.StandardCharsets.US_ASCII));
+        byte[] meta = box("meta", new byte[4], box("hdlr", new byte[5]), pitm,
+                box("iprp", box("ipco", properties), box("ipma", owners)));
+        byte[] all = Arrays.copyOf(file, file.length + meta.length);
+        System.arraycopy(meta, 0, all, file.length, meta.length);
+        return all;
+    }
+
+    @Test
+    public void aHeicIsTurnedAsItsContainerSays() throws Exception {
+        File photo = new File(System.getProperty("refocus.vectors", "../../tests/formats/vectors"), "../../edge/photos/turned.heic");
+        assertEquals("as Python decodes it", 6, Exif.orientation(Files.readAllBytes(photo.toPath())));
+        byte[][] left = {box("irot", new byte[] {0}), box("irot", new byte[] {1}), box("irot", new byte[] {2}), box("irot", new byte[] {3})};
+        byte[] upsideDown = box("imir", new byte[] {0});
+        byte[] mirrored = box("imir", new byte[] {1});
+        for (boolean large : new boolean[] {false, true}) {
+            int[] turned = {1, 8, 3, 6};
+            int[] turnedThenMirrored = {2, 7, 4, 5};
+            for (int i = 0; i < 4; i++) {
+                assertEquals(turned[i], Exif.orientation(heif(large, left[i])));
+                assertEquals(turnedThenMirrored[i], Exif.orientation(heif(large, left[i], mirrored)));
+                assertEquals(turnedThenMirrored[(2 + i) % 4], Exif.orientation(heif(large, upsideDown, left[(4 - i) % 4])));
+            }
+            assertEquals(4, Exif.orientation(heif(large, upsideDown)));
+            assertEquals(1, Exif.orientation(heif(large)));
+        }
+    }
+
+    @Test
+    public void aHeicThatIsCutOrMakesNoSenseTurnsNothingAndEndsNothing() {
+        byte[] whole = heif(true, box("irot", new byte[] {3}), box("imir", new byte[] {1}));
+        for (int length = 12; length < whole.length; length++) {
+            assertTrue(Exif.orientation(Arrays.copyOf(whole, length)) >= 1);
+        }
+        for (int seed = 0; seed < 20000; seed++) {
+            java.util.Random random = new java.util.Random(seed);
+            byte[] noise = whole.clone();
+            for (int i = 0; i < 3; i++) {
+                noise[12 + random.nextInt(noise.length - 12)] = (byte) random.nextInt();
+            }
+            int found = Exif.orientation(noise);
+            assertTrue(found >= 1 && found <= 8);
+        }
+    }
+
+    /** Pillow's answers to these, too. */
+    @Test
+    public void fillBytesBeforeAMarkerAndOrientationsOfFourBytesAreRead() {
+        int[][] tiffs = { // EXIF up to the value
+            {'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 4, 0, 0, 0, 1, 0, 0, 0, 6},
+            {'I', 'I', 42, 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 4, 0, 1, 0, 0, 0, 6, 0, 0, 0},
+            {'M', 'M', 0, 42, 0, 0, 0, 8, 0, 1, 1, 0x12, 0, 3, 0, 0, 0, 1, 0, 6, 0, 0},
+            {'I', 'I', 42, 0, 8, 0, 0, 0, 1, 0, 0x12, 1, 1, 0, 1, 0, 0, 0, 6, 0, 0, 0},
+        };
+        int[] wanted = {6, 6, 6, 1}; // a byte is no orientation
+        for (int i = 0; i < tiffs.length; i++) {
+            for (int fill = 0; fill < 4; fill++) {
+                java.io.ByteArrayOutputStream jpeg = new java.io.ByteArrayOutputStream();
+                int[] start = {0xFF, 0xD8, 0xFF, 0xE0, 0, 4, 0, 0};
+                for (int each : start) {
+                    jpeg.write(each);
+                }
+                for (int j = 0; j < fill; j++) {
+                    jpeg.write(0xFF);
+                }
+                int[] head = {0xFF, 0xE1, 0, 8 + tiffs[i].length, 'E', 'x', 'i', 'f', 0, 0};
+                for (int each : head) {
+                    jpeg.write(each);
+                }
+                for (int each : tiffs[i]) {
+                    jpeg.write(each);
+                }
+                for (int j = 0; j < fill; j++) {
+                    jpeg.write(0xFF);
+                }
+                int[] end = {0xFF, 0xDA, 0, 2, 1, 2, 3, 0xFF, 0xD9};
+                for (int each : end) {
+                    jpeg.write(each);
+                }
+                byte[] content = jpeg.toByteArray();
+                assertEquals(wanted[i], Exif.orientation(content));
+                assertTrue(Exif.isWhole(content));
+                assertFalse(Exif.isWhole(Arrays.copyOf(content, content.length - 2)));
+            }
+        }
+    }
+
     @Test
     public void anExifHeaderThatMakesNoSenseTurnsNothing() {
         byte[] jpeg = new byte[64];

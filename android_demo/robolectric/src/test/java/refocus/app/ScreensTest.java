@@ -173,6 +173,17 @@ public class ScreensTest {
     }
 
     @Test
+    public void aFormatOfWhichNobodyKnowsHowItIsTurnedIsToldThoughItCouldBeDecoded() throws Exception {
+        byte[] content = {0, 0, 8, 8, 1, 2, 3, 4, 5, 6, 7, 8};
+        Files.write(new File(folder, "a.wbmp").toPath(), content);
+        assertNotNull("this Android decodes it", BitmapFactory.decodeByteArray(content, 0, content.length));
+        grid(Arrays.asList(photos.get(0), Folder.document("a.wbmp")));
+        String told = Screen.agreed();
+        assertTrue(told, told.contains(plural(R.plurals.problem_format, 1)));
+        assertEquals(1, Screen.answers().size());
+    }
+
+    @Test
     public void aJpegThatIsTurnedByExifIsRecognisedAndShownUpright() throws Exception {
         Uri jpeg = photos.get(PHOTOS - 1);
         byte[] content = Files.readAllBytes(new File(folder, jpeg.getLastPathSegment()).toPath());
