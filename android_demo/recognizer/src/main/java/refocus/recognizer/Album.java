@@ -75,7 +75,7 @@ public final class Album {
      * The answers, by identity of the photo, in the order given. Each takes memory for a number of every class; where
      * less is enough, {@link #changed} needs less.
      *
-     * @param photos identities in the album's order; those that have no feature are left out
+     * @param photos identities in the album's order; those that have no feature, or no finite answer, are left out
      */
     public Map<String, Answer> answers(List<String> photos) throws RefocusException {
         final Map<String, Answer> found = new LinkedHashMap<String, Answer>();
@@ -136,8 +136,16 @@ public final class Album {
                 beside.add(photos.get(other));
             }
             String past = digest(beside);
-            if ((kept == null || !kept.has(photo, past))
-                    && !taker.take(photo, past, recognizer.answerAfter(remembered(beside), features.of(photo), photo))) {
+            if (kept != null && kept.has(photo, past)) {
+                continue;
+            }
+            Answer answer;
+            try {
+                answer = recognizer.answerAfter(remembered(beside), features.of(photo), photo);
+            } catch (PhotoException none) { // one photo less
+                continue;
+            }
+            if (!taker.take(photo, past, answer)) {
                 return;
             }
         }
@@ -154,12 +162,19 @@ public final class Album {
                 last = null;
             } else {
                 Remembered remembered = remembered(before);
-                Answer answer = last == null ? recognizer.answerAfter(remembered, features.of(photo), photo)
-                        : recognizer.answerNext(remembered, features.of(last), last, features.of(photo), photo);
-                if (!taker.take(photo, past, answer)) {
-                    return;
+                Answer answer = null;
+                try {
+                    answer = last == null ? recognizer.answerAfter(remembered, features.of(photo), photo)
+                            : recognizer.answerNext(remembered, features.of(last), last, features.of(photo), photo);
+                } catch (PhotoException none) { // one photo less
+                    last = null;
                 }
-                last = photo;
+                if (answer != null) {
+                    if (!taker.take(photo, past, answer)) {
+                        return;
+                    }
+                    last = photo;
+                }
             }
             met.add(photo);
         }

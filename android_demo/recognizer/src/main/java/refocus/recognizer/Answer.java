@@ -35,7 +35,9 @@ public final class Answer {
     private final double threshold;
     private final double leastEnergy;
 
-    Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known) {
+    /** @throws PhotoException the head's numbers are not finite: whatever they would say is no answer */
+    Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known)
+            throws PhotoException {
         inOrder = card.labels;
         threshold = card.threshold;
         leastEnergy = card.energy;
@@ -43,6 +45,9 @@ public final class Answer {
         plainLogits = head.copy("plain_logits");
         calibratedLogits = head.copy("calibrated_logits");
         trust = head.floats("trust").get(0);
+        if (!isFinite(logits) || !isFinite(plainLogits) || !isFinite(calibratedLogits)) {
+            throw new PhotoException("the model makes no finite answer of the photo; leave it out");
+        }
         this.attention = attention;
         this.feature = feature;
         this.history = history;
@@ -100,6 +105,15 @@ public final class Answer {
     /** Probability of {@link #plainLabel} in the answer of the photo alone, in [0, 1]. */
     public float plainProbability() {
         return softmax(plainLogits)[ranking(plainLogits)[0]];
+    }
+
+    static boolean isFinite(float[] numbers) {
+        for (float number : numbers) {
+            if (Float.isNaN(number) || Float.isInfinite(number)) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /** Indices from the largest number to the smallest; of equals, the first comes first. */

@@ -6,6 +6,7 @@ import java.io.RandomAccessFile;
 import java.nio.channels.FileLock;
 import java.nio.channels.OverlappingFileLockException;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashSet;
@@ -85,20 +86,18 @@ public final class FileHistory implements AutoCloseable {
             throw inUse(path);
         }
         beside(".new").delete(); // of a rewrite that was killed: the file itself is whole
-        byte[] content = readAll();
-        boolean fresh = content.length < HistoryLog.HEADER.length && HistoryLog.startsLike(content);
-        if (!fresh && !HistoryLog.startsLike(content)) {
+        byte[] start = start();
+        boolean zeroed = start.length > 0 && Arrays.equals(start, new byte[start.length]); // a rewrite that lost its new name
+        boolean fresh = start.length < HistoryLog.HEADER.length && HistoryLog.startsLike(start);
+        if (!zeroed && !HistoryLog.startsLike(start)) {
             throw new HistoryException(Reason.PROFILE_UNREADABLE, path + " is no history of this app, or of a newer one; update the app or choose"
                     + " another profile");
         }
-        HistoryLog.Scan found = HistoryLog.scan(fresh ? HistoryLog.HEADER : content);
-        for (HistoryLog.Entry entry : found.entries) {
-            takeIn(entry);
-        }
-        damaged = found.damaged;
+        HistoryLog.Scan found = fresh ? new HistoryLog.Scan() : takeInAll();
+        damaged = Math.max(found.damaged, zeroed ? 1 : 0);
         if (damaged > 0) {
             setAside = beside(".damaged-" + System.currentTimeMillis());
-            write(setAside, content);
+            copy(path, setAside);
         }
         if (fresh || damaged > 0) {
             rewrite();
@@ -114,20 +113,28 @@ public final class FileHistory implements AutoCloseable {
         }
     }
 
-    private byte[] readAll() throws IOException {
+    /** The file's header, or less where it is shorter. */
+    private byte[] start() throws IOException {
         if (!path.exists()) {
             return new byte[0];
         }
-        RandomAccessFile reader = new RandomAccessFile(path, "r");
-        try {
-            if (reader.length() > Integer.MAX_VALUE - 8) {
-                throw new IOException("larger than any history");
-            }
-            byte[] content = new byte[(int) reader.length()];
-            reader.readFully(content);
-            return content;
-        } finally {
-            reader.close();
+        try (RandomAccessFile reader = new RandomAccessFile(path, "r")) {
+            byte[] found = new byte[(int) Math.min(reader.length(), HistoryLog.HEADER.length)];
+            reader.readFully(found);
+            return found;
+        }
+    }
+
+    private HistoryLog.Scan takeInAll() throws IOException {
+        try (RandomAccessFile reader = new RandomAccessFile(path, "r")) {
+            return HistoryLog.scan(reader, new HistoryLog.Taker() {
+                @Override
+                public void take(HistoryLog.Entry entry) {
+                    if (Answer.isFinite(entry.feature)) { // Refocus 0.2 and before stored others too
+                        takeIn(entry);
+                    }
+                }
+            });
         }
     }
 
@@ -140,11 +147,14 @@ public final class FileHistory implements AutoCloseable {
      * @param photo identity of the photo (its SHA-256)
      * @param name where the photo is; never read otherwise
      * @param feature (D)
-     * @throws HistoryException storage is full or gone, or one feature is larger than all that may be kept
+     * @throws HistoryException storage is full or gone, or one feature is not finite, or larger than all that may be kept
      */
     public synchronized void append(String space, String photo, String name, float[] feature) throws HistoryException {
         if (has(space, photo)) {
             return;
+        }
+        if (!Answer.isFinite(feature)) {
+            throw new HistoryException(Reason.OTHER, "a feature that is not finite would spoil the answers to other photos");
         }
         if (4L * feature.length > maxBytes) {
             throw new HistoryException("a feature of " + 4L * feature.length + " bytes: larger than the " + maxBytes
@@ -536,6 +546,7 @@ public final class FileHistory implements AutoCloseable {
             if (!made.renameTo(path)) {
                 throw new IOException(made + " cannot take the place of " + path.getName());
             }
+            Durable.folder(path.getAbsoluteFile().getParentFile()); // else a power cut may leave the name of the old one
             if (old != null) {
                 overwrite(old);
             }
@@ -565,12 +576,12 @@ public final class FileHistory implements AutoCloseable {
         }
     }
 
-    private static void write(File path, byte[] content) throws IOException {
-        RandomAccessFile writer = new RandomAccessFile(path, "rw");
-        try {
-            writer.write(content);
-        } finally {
-            writer.close();
+    private static void copy(File from, File to) throws IOException {
+        byte[] part = new byte[1 << 16];
+        try (RandomAccessFile reader = new RandomAccessFile(from, "r"); RandomAccessFile writer = new RandomAccessFile(to, "rw")) {
+            for (int count = reader.read(part); count >= 0; count = reader.read(part)) {
+                writer.write(part, 0, count);
+            }
         }
     }
 

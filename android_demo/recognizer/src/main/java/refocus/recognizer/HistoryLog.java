@@ -5,11 +5,12 @@ import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.io.RandomAccessFile;
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.List;
+import java.util.HashMap;
+import java.util.Map;
 import java.util.zip.CRC32;
 
 /**
@@ -58,9 +59,13 @@ final class HistoryLog {
         }
     }
 
-    /** What was read of a file: whole records in order, how many are damaged, and where the last whole one ends. */
+    /** Hears of every record that is whole, in order: a file may hold far more than what is kept of it. */
+    interface Taker {
+        void take(Entry entry);
+    }
+
+    /** What was met in a file: how many records are damaged, and where the last whole one ends. */
     static final class Scan {
-        final List<Entry> entries = new ArrayList<Entry>();
         int damaged;
         long wholeUntil;
     }
@@ -96,51 +101,100 @@ final class HistoryLog {
         }
     }
 
-    /** Reads a whole file behind its header. */
-    static Scan scan(byte[] file) {
+    /** Reads a file behind its header, one record at a time. */
+    static Scan scan(RandomAccessFile file, Taker taker) throws IOException {
         Scan found = new Scan();
-        ByteBuffer all = ByteBuffer.wrap(file);
-        int at = HEADER.length;
+        Window all = new Window(file);
+        Map<String, String> spaces = new HashMap<String, String>(); // each once in memory
+        long at = HEADER.length;
         found.wholeUntil = at;
         boolean inDamage = false;
-        while (at < file.length) {
-            int length = at + OVERHEAD <= file.length && all.getInt(at) == MARK ? all.getInt(at + 4) : -1;
-            boolean fits = length >= 0 && length <= MAX_RECORD && at + OVERHEAD + length <= file.length;
-            Entry entry = fits ? decode(Arrays.copyOfRange(file, at + OVERHEAD, at + OVERHEAD + length), all.getInt(at + 8))
-                    : null;
+        while (at < all.length) {
+            int length = at + OVERHEAD <= all.length && all.number(at) == MARK ? all.number(at + 4) : -1;
+            boolean fits = length >= 0 && length <= MAX_RECORD && at + OVERHEAD + length <= all.length;
+            Entry entry = fits && all.crc(at + OVERHEAD, length) == all.number(at + 8)
+                    ? decode(all.bytes(at + OVERHEAD, length), spaces) : null;
             if (entry != null) {
-                found.entries.add(entry);
+                taker.take(entry);
                 at += OVERHEAD + length;
                 found.wholeUntil = at;
                 found.damaged += inDamage ? 1 : 0;
                 inDamage = false;
             } else {
-                at = nextMark(all, at + 1);
+                at = all.nextMark(at + 1);
                 inDamage = true;
             }
         }
         return found;
     }
 
-    private static int nextMark(ByteBuffer all, int from) {
-        for (int at = from; at + 4 <= all.capacity(); at++) {
-            if (all.getInt(at) == MARK) {
-                return at;
-            }
+    /** A part of a file in memory, which moves along. */
+    private static final class Window {
+        final long length;
+        private final RandomAccessFile file;
+        private final byte[] part = new byte[1 << 16];
+        private long start;
+        private int count;
+
+        Window(RandomAccessFile file) throws IOException {
+            this.file = file;
+            length = file.length();
         }
-        return all.capacity();
+
+        /** Where a place is in the part, which then has as many bytes more as asked for. */
+        private int find(long at, int bytes) throws IOException {
+            if (at < start || at + bytes > start + count) {
+                start = at;
+                count = (int) Math.min(part.length, length - at);
+                file.seek(at);
+                file.readFully(part, 0, count);
+            }
+            return (int) (at - start);
+        }
+
+        int number(long at) throws IOException {
+            return ByteBuffer.wrap(part).getInt(find(at, 4));
+        }
+
+        int crc(long at, int bytes) throws IOException {
+            CRC32 crc = new CRC32();
+            for (int done = 0; done < bytes;) {
+                int more = Math.min(bytes - done, part.length);
+                crc.update(part, find(at + done, more), more);
+                done += more;
+            }
+            return (int) crc.getValue();
+        }
+
+        byte[] bytes(long at, int bytes) throws IOException {
+            byte[] found = new byte[bytes];
+            for (int done = 0; done < bytes;) {
+                int more = Math.min(bytes - done, part.length);
+                System.arraycopy(part, find(at + done, more), found, done, more);
+                done += more;
+            }
+            return found;
+        }
+
+        long nextMark(long from) throws IOException {
+            for (long at = from; at + 4 <= length; at++) {
+                if (number(at) == MARK) {
+                    return at;
+                }
+            }
+            return length;
+        }
     }
 
-    /** The entry, or null where the content is not what was sealed. */
-    private static Entry decode(byte[] content, int seal) {
-        if (crc(content) != seal) {
-            return null;
-        }
+    /** The entry, or null where the content is none. */
+    private static Entry decode(byte[] content, Map<String, String> spaces) {
         try {
             DataInputStream in = new DataInputStream(new ByteArrayInputStream(content));
             Kind kind = Kind.values()[in.readByte()];
             long stored = in.readLong();
-            String space = text(in);
+            String named = text(in);
+            String space = spaces.containsKey(named) ? spaces.get(named) : named;
+            spaces.put(space, space);
             String key = text(in);
             String text = text(in);
             float[] feature = new float[in.readInt()];

@@ -168,8 +168,7 @@ public final class Recognizer implements AutoCloseable {
     public Answer recognizePixels(FloatBuffer pixels, String photo, String name, boolean remember)
             throws RefocusException {
         encoder.floats("photo").put(pixels.duplicate());
-        encoder.run();
-        return answer(encoder.copy("feature"), photo, name, remember);
+        return answer(encodePrepared(), photo, name, remember);
     }
 
     /** One photo to its feature (D). */
@@ -191,7 +190,11 @@ public final class Recognizer implements AutoCloseable {
     /** The second half of {@link #encode}. */
     float[] encodePrepared() throws RefocusException {
         encoder.run();
-        return encoder.copy("feature");
+        float[] feature = encoder.copy("feature");
+        if (!Answer.isFinite(feature)) {
+            throw new PhotoException("the model makes no finite feature of the photo; leave it out");
+        }
+        return feature;
     }
 
     /** The answer to a photo of feature (D) from the profile's history, which it joins if it is to be remembered. */
@@ -238,7 +241,7 @@ public final class Recognizer implements AutoCloseable {
         return made(past.answer(feature, photo), feature, before, false);
     }
 
-    private Answer made(float[] attention, float[] feature, Remembered before, boolean known) {
+    private Answer made(float[] attention, float[] feature, Remembered before, boolean known) throws PhotoException {
         return new Answer(card, head, attention, feature, before, known);
     }
 

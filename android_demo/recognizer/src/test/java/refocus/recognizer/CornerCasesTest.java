@@ -415,6 +415,46 @@ public class CornerCasesTest {
         }
     }
 
+    @Test
+    public void numbersThatAreNotFiniteAreNoFeatureAndNoAnswer() throws Exception {
+        Golden golden = Golden.all().get(0);
+        Recognizer recognizer = new Recognizer(golden.bundle, "", 1);
+        final float[] spoilt = new float[recognizer.featureWidth()];
+        Arrays.fill(spoilt, Float.NaN);
+        FileHistory history = new FileHistory(new File(scratch.getRoot(), "p.history"));
+        recognizer.switchTo(history, null);
+        java.nio.FloatBuffer pixels = java.nio.FloatBuffer.allocate(golden.row("pixels", 0).length);
+        for (int i = 0; i < pixels.capacity(); i++) {
+            pixels.put(i, Float.NaN);
+        }
+        try {
+            recognizer.recognizePixels(pixels, "photo", "", true);
+            fail("encoded");
+        } catch (PhotoException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains("no finite feature"));
+        }
+        try {
+            recognizer.answerAfter(new Remembered(), spoilt, "photo");
+            fail("answered");
+        } catch (PhotoException error) {
+            assertTrue(error.getMessage(), error.getMessage().contains("no finite answer"));
+        }
+        assertEquals(0, history.size(recognizer.space()));
+        Album album = new Album(recognizer, new Album.Features() {
+            @Override
+            public float[] of(String photo) {
+                return spoilt;
+            }
+
+            @Override
+            public String name(String photo) {
+                return photo;
+            }
+        });
+        assertEquals("left out, and the page is drawn", 0, album.answers(Arrays.asList("photo")).size());
+        recognizer.close();
+    }
+
     // ---- people
 
     @Test

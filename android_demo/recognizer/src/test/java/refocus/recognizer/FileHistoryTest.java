@@ -173,6 +173,83 @@ public class FileHistoryTest {
         history.close();
     }
 
+    /** What a power cut left where the new file's name did not reach the disk, and the old one's zeros did. */
+    @Test
+    public void aFileOfZerosIsSetAsideAndTheProfileGoesOn() throws Exception {
+        for (int length : new int[] {5, 12, 5000}) {
+            File path = new File(scratch.getRoot(), "zeros" + length);
+            Files.write(path.toPath(), new byte[length]);
+            FileHistory history = new FileHistory(path, 4, 1 << 20);
+            assertEquals(1, history.damaged());
+            assertEquals(length, history.setAside().length());
+            history.append("space", "photo", "name", feature(1));
+            history.close();
+            history = new FileHistory(path, 4, 1 << 20);
+            assertEquals(1, history.size("space"));
+            assertEquals(0, history.damaged());
+            history.close();
+        }
+    }
+
+    @Test
+    public void aFileWhoseBeginningWasOverwrittenKeepsTheRest() throws Exception {
+        filled(path(), 3).close();
+        RandomAccessFile file = new RandomAccessFile(path(), "rw");
+        file.write(new byte[HistoryLog.HEADER.length + 20]);
+        file.close();
+        FileHistory history = new FileHistory(path(), 4, 1 << 20);
+        assertEquals(Arrays.asList("photo1", "photo2"), history.recall("space", 9, 3, null).photos());
+        assertTrue(history.setAside().exists());
+        history.close();
+    }
+
+    @Test
+    public void aFileOfTwoSpacesOpensInLittleMoreMemoryThanItsFeaturesNeed() throws Exception {
+        FileHistory history = new FileHistory(path(), 1000, 1 << 28);
+        for (int i = 0; i < 1000; i++) {
+            history.append("one", "photo" + i, "name", new float[1280]);
+            history.append("other", "photo" + i, "name", new float[1280]);
+        }
+        history.close();
+        Process opening = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-Xmx20m", "-XX:+UseSerialGC", "-cp",
+                System.getProperty("java.class.path"), Opener.class.getName(), path().getPath()).redirectErrorStream(true)
+                .start();
+        java.util.Scanner said = new java.util.Scanner(opening.getInputStream(), "UTF-8").useDelimiter("\\A");
+        assertEquals("2000 of 10 MB", said.hasNext() ? said.next().trim() : "nothing");
+    }
+
+    /** Opens a file in a process of its own. */
+    public static final class Opener {
+        public static void main(String[] arguments) throws Exception {
+            FileHistory history = new FileHistory(new File(arguments[0]), 1000, 1 << 28);
+            System.out.println(history.size("one") + history.size("other") + " of "
+                    + (new File(arguments[0]).length() / 1000000) + " MB");
+        }
+    }
+
+    @Test
+    public void aFeatureThatIsNotFiniteIsRefused() throws Exception {
+        FileHistory history = filled(path(), 1);
+        for (float wrong : new float[] {Float.NaN, Float.POSITIVE_INFINITY, Float.NEGATIVE_INFINITY}) {
+            try {
+                history.append("space", "spoilt", "name", new float[] {1, wrong, 2});
+                fail("stored");
+            } catch (HistoryException error) {
+                assertEquals(1, history.size("space"));
+            }
+        }
+        history.close();
+        RandomAccessFile file = new RandomAccessFile(path(), "rw"); // as an app before this one stored them
+        file.seek(file.length());
+        file.write(HistoryLog.encode(new HistoryLog.Entry(HistoryLog.Kind.FEATURE, "space", "spoilt", "name", 1,
+                new float[] {Float.NaN, 1, 2})));
+        file.close();
+        history = new FileHistory(path(), 4, 1 << 20);
+        assertFalse("its photo is read again", history.has("space", "spoilt"));
+        assertEquals(0, history.damaged());
+        history.close();
+    }
+
     @Test
     public void anotherProgramsFileIsLeftAsItIs() throws Exception {
         byte[] other = "SQLite format 3 and more".getBytes("UTF-8");
