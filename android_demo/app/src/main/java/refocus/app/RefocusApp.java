@@ -349,7 +349,7 @@ public final class RefocusApp extends Application {
             if (!there || settings().getLong(ASSET_OF, updatedMs()) != updatedMs()) {
                 unpackAsset(there);
             }
-            recognizer = tested(new Recognizer(Bundle.load(bundleFolder()), "", THREADS));
+            recognizer = loaded();
             try {
                 ModelSummary.of(recognizer, modelStamp()).write(modelFile());
             } catch (IOException full) {
@@ -357,6 +357,20 @@ public final class RefocusApp extends Application {
             }
         }
         return recognizer;
+    }
+
+    /** The recogniser of the bundle that is in place; the app's own is unpacked once more where its files are damaged. */
+    private Recognizer loaded() throws RefocusException {
+        try {
+            return tested(new Recognizer(Bundle.load(bundleFolder()), "", THREADS));
+        } catch (BundleException error) {
+            if (error.reason != Reason.MODEL_DAMAGED || !settings().contains(ASSET_OF)) {
+                throw error;
+            }
+            android.util.Log.w("refocus", "the app's own model is damaged, and unpacked once more", error);
+            unpackAsset(false);
+            return tested(new Recognizer(Bundle.load(bundleFolder()), "", THREADS));
+        }
     }
 
     /** The recogniser, if this device computes with it what was computed when its bundle was exported. */
@@ -400,6 +414,9 @@ public final class RefocusApp extends Application {
                 throw error;
             }
             android.util.Log.w("refocus", "the model of this version of the app cannot be used", error);
+            if (error.reason == Reason.STORAGE) { // the next start may find room
+                return;
+            }
         }
         settings().edit().putLong(ASSET_OF, updatedMs()).apply();
     }

@@ -40,6 +40,7 @@ public final class BundleImport {
             copy(new ZipInputStream(zip), made);
             // All of it, and whether it runs here, before it takes a place.
             tryOut(Bundle.load(inner(made)), decoder);
+            sync(made);
             delete(old);
             if (target.exists() && !target.renameTo(old)) {
                 throw new BundleException(Reason.STORAGE, target + " cannot make way; free some space");
@@ -48,12 +49,22 @@ public final class BundleImport {
                 old.renameTo(target);
                 throw new BundleException(Reason.STORAGE, target + " cannot be put in place; free some space");
             }
+            Durable.folder(target.getAbsoluteFile().getParentFile());
             delete(old);
         } catch (IOException error) {
             throw new BundleException("the file is no bundle (" + error.getMessage() + "); pick the zip of an exported"
                     + " bundle", error);
         } finally {
             delete(made);
+        }
+    }
+
+    /** A power cut after the import leaves the whole bundle, or the one that was there. */
+    private static void sync(File made) throws BundleException {
+        try {
+            Durable.tree(made);
+        } catch (IOException error) {
+            throw noRoom(made + " cannot be written", error);
         }
     }
 
@@ -82,19 +93,24 @@ public final class BundleImport {
 
     private static void copy(ZipInputStream zip, File folder) throws IOException, BundleException {
         long total = 0;
+        int entries = 0;
         int files = 0;
         byte[] chunk = new byte[1 << 16];
         for (ZipEntry entry = zip.getNextEntry(); entry != null; entry = zip.getNextEntry()) {
             if (entry.isDirectory()) {
                 continue;
             }
-            if (++files > MAX_FILES) {
+            if (++entries > MAX_FILES) {
                 throw new IOException("more than any bundle holds");
             }
             File to = new File(folder, entry.getName());
             if (!to.getCanonicalPath().startsWith(folder.getCanonicalPath() + File.separator)) {
                 throw new BundleException("'" + entry.getName() + "' leads out of the file; pick another one");
             }
+            if (isOfTheSystem(entry.getName())) {
+                continue;
+            }
+            files++;
             if (!to.getParentFile().isDirectory() && !to.getParentFile().mkdirs()) {
                 throw noRoom(to.getParentFile() + " cannot be made", null);
             }
@@ -114,6 +130,11 @@ public final class BundleImport {
         if (files == 0) {
             throw new IOException("not a zip file, or an empty one");
         }
+    }
+
+    /** Whether a file is one that desktop systems put into zips beside what is packed; no bundle has such files. */
+    private static boolean isOfTheSystem(String path) {
+        return path.startsWith("__MACOSX/") || path.startsWith(".") || path.contains("/.");
     }
 
     /** What is wrong with the disk is told apart from what is wrong with the file. */

@@ -15,6 +15,17 @@ import java.util.Set;
  * <p>Whatever is wrong is an {@code IllegalArgumentException} that names the field by its path.
  */
 final class Fields {
+    /** Something sound that this app does not read. */
+    static final class Unread extends IllegalArgumentException {
+        private static final long serialVersionUID = 1L;
+        final Reason reason;
+
+        Unread(Reason reason, String message) {
+            super(message);
+            this.reason = reason;
+        }
+    }
+
     private final Map<?, ?> map;
     private final String where;
     private final Set<Object> unread;
@@ -190,7 +201,7 @@ final class Fields {
 
     void end() {
         if (!unread.isEmpty()) {
-            throw new IllegalArgumentException(where + " has an unknown field '" + unread.iterator().next()
+            throw new Unread(Reason.MODEL_NEWER, where + " has an unknown field '" + unread.iterator().next()
                     + "'; a newer Refocus may have written it: update the app");
         }
     }

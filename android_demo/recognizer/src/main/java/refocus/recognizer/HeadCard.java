@@ -91,7 +91,7 @@ public final class HeadCard {
         name = fields.string("name");
         labels = Collections.unmodifiableList(fields.strings("labels"));
         if (fields.names("thresholds")) {
-            throw new IllegalArgumentException("head '" + name + "' answers with a set of labels for each photo, which this"
+            throw new Fields.Unread(Reason.MODEL_UNFIT, "head '" + name + "' answers with a set of labels for each photo, which this"
                     + " library does not read; import a bundle whose photos have one label each");
         }
         Fields how = fields.object("personalisation");

@@ -54,7 +54,7 @@ public final class Manifest {
         selfTestPhotos = Collections.unmodifiableList(photos);
         taskClasses = fields.has("task") ? fields.object("task").strings("classes") : null;
         if (fields.has("bank")) {
-            throw new IllegalArgumentException("it is a bank, which a phone cannot condense; import the bundle that"
+            throw new Fields.Unread(Reason.MODEL_UNFIT, "it is a bank, which a phone cannot condense; import the bundle that"
                     + " refocus condense makes of it");
         }
         fields.ignore("bank", "task");
@@ -177,6 +177,8 @@ public final class Manifest {
                         + " frames, and this app recognises photos; import a bundle for photos");
             }
             return made;
+        } catch (Fields.Unread error) {
+            throw new BundleException(error.reason, where + " cannot be used here: " + error.getMessage(), error);
         } catch (IllegalArgumentException | ArithmeticException error) {
             throw new BundleException(where + " is not valid: " + error.getMessage() + "; export the bundle again", error);
         }

@@ -70,6 +70,38 @@ public class CornerCasesTest {
     }
 
     @Test
+    public void aSoundBundleThatDoesNotFitIsNotCalledDamaged() throws Exception {
+        Golden golden = Golden.all().get(0);
+        String[][] changes = {
+            {"\"resize_filter\"", "\"resize_kernel\": 1, \"resize_filter\""},
+            {"\"personalisation\"", "\"thresholds\": [0.5], \"personalisation\""},
+            {"\"bank\": null", "\"bank\": {\"version\": 1}"},
+            {"\"crop\": ", "\"crop\": 9"},
+        };
+        Reason[] wanted = {Reason.MODEL_NEWER, Reason.MODEL_UNFIT, Reason.MODEL_UNFIT, Reason.MODEL_DAMAGED};
+        for (int i = 0; i < changes.length; i++) {
+            File folder = copied(golden);
+            Bundles.change(new File(folder, Bundle.MANIFEST), changes[i][0], changes[i][1]);
+            try {
+                Bundle.load(folder);
+                fail("loaded");
+            } catch (BundleException error) {
+                assertEquals(error.getMessage(), wanted[i], error.reason);
+            }
+        }
+    }
+
+    @Test
+    public void whatDesktopSystemsPutIntoAZipIsPassedOver() throws Exception {
+        Golden golden = Golden.all().get(0);
+        for (String more : new String[] {"__MACOSX/wrapped/._manifest.json", ".DS_Store", "wrapped/.DS_Store"}) {
+            File target = new File(scratch.newFolder(), "installed");
+            BundleImport.unpack(new ByteArrayInputStream(Bundles.zip(golden.bundle.folder, "wrapped/", more)), target);
+            assertEquals(golden.bundle.sha256, Bundle.load(target).sha256);
+        }
+    }
+
+    @Test
     public void aBundleThatCountsClassSharesIsAnsweredWithoutThemAndSaysSo() throws Exception {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
