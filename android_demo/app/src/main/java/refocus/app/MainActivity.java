@@ -26,8 +26,10 @@ import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import refocus.app.model.AnswerCache;
 import refocus.app.model.Groups;
@@ -54,9 +56,15 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
     private RefocusApp app;
     private TextView status;
     private TextView knows;
+    private ViewGroup working;
     private ViewGroup waiting;
     private ViewGroup groups;
     private AnswerCache drawn;
+    private String drawnOf; // whose answers are drawn
+    private List<IndexRun> drawnRuns;
+    private List<Wait> drawnWaits;
+    private final Map<String, WorkRow> workRows = new HashMap<String, WorkRow>(); // by key of the run
+    private final Map<String, GroupRow> groupRows = new HashMap<String, GroupRow>(); // by label, "" of what is not known
     private int atWork;
     private List<Wait> waits = new ArrayList<Wait>();
 
@@ -73,6 +81,31 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         }
     }
 
+    /** What is shown of a run that is at work. */
+    private static final class WorkRow {
+        final TextView text;
+        final ProgressBar bar;
+
+        WorkRow(TextView text, ProgressBar bar) {
+            this.text = text;
+            this.bar = bar;
+        }
+    }
+
+    /** What is shown of a group, whose tiles stay while others are added to them. */
+    private static final class GroupRow {
+        final TextView heading;
+        final HorizontalScrollView scroll;
+        final LinearLayout tiles;
+        final List<String> photos = new ArrayList<String>();
+
+        GroupRow(TextView heading, HorizontalScrollView scroll, LinearLayout tiles) {
+            this.heading = heading;
+            this.scroll = scroll;
+            this.tiles = tiles;
+        }
+    }
+
     @Override
     protected void onCreate(Bundle state) {
         super.onCreate(state);
@@ -80,7 +113,8 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         setContentView(R.layout.main);
         status = findViewById(R.id.status);
         knows = findViewById(R.id.knows);
-        waiting = findViewById(R.id.waiting);
+        working = Pages.column(this, (ViewGroup) findViewById(R.id.waiting));
+        waiting = Pages.column(this, (ViewGroup) findViewById(R.id.waiting));
         groups = findViewById(R.id.groups);
         findViewById(R.id.pick).setOnClickListener(new View.OnClickListener() {
             @Override
@@ -102,7 +136,7 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         });
         showProfiles();
         if (state == null) {
-            take(shared(getIntent()));
+            takeShared(getIntent());
         }
     }
 
@@ -121,8 +155,14 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
     @Override
     protected void onNewIntent(Intent intent) {
         super.onNewIntent(intent);
-        setIntent(intent);
-        take(shared(intent));
+        takeShared(intent);
+    }
+
+    /** What is shared is taken once: from the list of recent apps a page is opened with the intent that it first had. */
+    private void takeShared(Intent intent) {
+        boolean again = (intent.getFlags() & Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY) != 0;
+        take(again ? new ArrayList<String>() : shared(intent));
+        setIntent(new Intent(Intent.ACTION_MAIN));
     }
 
     /** What another app shares; nothing where it shares something else than it says, or what cannot be read. */
@@ -373,24 +413,47 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         });
     }
 
-    /** What is at work, with its progress and a way to stop it, and what waits. */
-    private void drawWaiting(final String person, final List<IndexRun> runs) {
-        waiting.removeAllViews();
-        for (final IndexRun run : runs) {
-            Pages.text(this, waiting, getString(R.string.working, name(run.folder), Math.min(run.looked() + 1, run.size()),
-                    run.size()));
-            ProgressBar bar = new ProgressBar(this, null, android.R.attr.progressBarStyleHorizontal);
-            bar.setMax(Math.max(1, run.size()));
-            bar.setProgress(run.looked());
-            waiting.addView(bar);
-            Pages.button(this, waiting, R.string.stop, new View.OnClickListener() {
-                @Override
-                public void onClick(View view) {
-                    run.cancel();
-                    view.setEnabled(false);
-                }
-            });
+    /**
+     * What is at work, with its progress and a way to stop it, and what waits. Views stay as long as what they are of: a
+     * button that is made anew with every photo cannot be pressed.
+     */
+    private void drawWaiting(String person, List<IndexRun> runs) {
+        if (!runs.equals(drawnRuns)) {
+            working.removeAllViews();
+            workRows.clear();
+            for (IndexRun run : runs) {
+                addRun(run);
+            }
         }
+        for (IndexRun run : runs) {
+            WorkRow row = workRows.get(run.folder.key());
+            row.text.setText(getString(R.string.working, name(run.folder), Math.min(run.looked() + 1, run.size()), run.size()));
+            row.bar.setMax(Math.max(1, run.size()));
+            row.bar.setProgress(run.looked());
+        }
+        if (waits != drawnWaits || !runs.equals(drawnRuns)) {
+            drawWaits(person, runs);
+        }
+        drawnRuns = runs;
+        drawnWaits = waits;
+    }
+
+    private void addRun(final IndexRun run) {
+        TextView text = Pages.text(this, working, "");
+        ProgressBar bar = new ProgressBar(this, null, android.R.attr.progressBarStyleHorizontal);
+        working.addView(bar);
+        Pages.button(this, working, R.string.stop, new View.OnClickListener() {
+            @Override
+            public void onClick(View view) {
+                run.cancel();
+                view.setEnabled(false);
+            }
+        });
+        workRows.put(run.folder.key(), new WorkRow(text, bar));
+    }
+
+    private void drawWaits(final String person, List<IndexRun> runs) {
+        waiting.removeAllViews();
         boolean any = false;
         for (final Wait wait : waits) {
             boolean atWork = false;
@@ -467,35 +530,78 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
             return;
         }
         drawn = answers;
-        groups.removeAllViews();
+        if (!person.equals(drawnOf)) {
+            groups.removeAllViews();
+            groupRows.clear();
+            drawnOf = person;
+        }
         int count = answers.entries.size();
         String counted = getResources().getQuantityString(R.plurals.photos, count, count);
         int old = answers.old();
         status.setText(count == 0 ? getString(R.string.empty) : old == 0 ? counted
                 : counted + " " + getResources().getQuantityString(R.plurals.old_answers, old, old));
         int left = SHOWN;
+        int place = 0;
         for (Groups.Group group : Groups.of(answers, Pages.language(this))) {
             String label = group.label == null ? getString(R.string.unknown) : group.label;
-            Pages.heading(this, groups, getString(R.string.group, label, group.photos.size()));
-            HorizontalScrollView scroll = new HorizontalScrollView(this);
-            LinearLayout row = new LinearLayout(this);
-            scroll.addView(row);
-            groups.addView(scroll);
+            String key = group.label == null ? "" : group.label;
+            GroupRow row = groupRows.get(key);
+            if (row == null) {
+                row = newGroup();
+                groupRows.put(key, row);
+            }
+            row.heading.setText(getString(R.string.group, label, group.photos.size()));
             int shown = Math.min(left, Math.min(SHOWN_PER_GROUP, group.photos.size()));
             left -= shown;
-            for (final AnswerCache.Entry entry : group.photos.subList(0, shown)) {
-                View view = Pages.photo(this, row, person, entry.photo, entry.place, 96,
-                        getString(R.string.photo_described, label));
-                view.setFocusable(true);
-                view.setOnClickListener(new View.OnClickListener() {
-                    @Override
-                    public void onClick(View clicked) {
-                        startActivity(new Intent(MainActivity.this, PhotoActivity.class)
-                                .putExtra(PhotoActivity.PHOTO, entry.photo));
-                    }
-                });
-            }
+            drawTiles(person, row, label, group.photos.subList(0, shown));
+            put(row.heading, place++);
+            put(row.scroll, place++);
         }
+        groups.removeViews(place, groups.getChildCount() - place);
+    }
+
+    private GroupRow newGroup() {
+        TextView heading = Pages.heading(this, groups, "");
+        HorizontalScrollView scroll = new HorizontalScrollView(this);
+        LinearLayout tiles = new LinearLayout(this);
+        scroll.addView(tiles);
+        return new GroupRow(heading, scroll, tiles);
+    }
+
+    /** A view that is in its place stays untouched, and so does a finger on it. */
+    private void put(View view, int place) {
+        if (groups.getChildAt(place) != view) {
+            if (view.getParent() != null) {
+                groups.removeView(view);
+            }
+            groups.addView(view, place);
+        }
+    }
+
+    private void drawTiles(String person, GroupRow row, String label, List<AnswerCache.Entry> entries) {
+        List<String> photos = new ArrayList<String>();
+        for (AnswerCache.Entry entry : entries) {
+            photos.add(entry.photo);
+        }
+        int known = row.photos.size();
+        if (known > photos.size() || !photos.subList(0, known).equals(row.photos)) {
+            row.tiles.removeAllViews();
+            known = 0;
+        }
+        for (final AnswerCache.Entry entry : entries.subList(known, entries.size())) {
+            View view = Pages.photo(this, row.tiles, person, entry.photo, entry.place, 96,
+                    getString(R.string.photo_described, label));
+            view.setFocusable(true);
+            view.setOnClickListener(new View.OnClickListener() {
+                @Override
+                public void onClick(View clicked) {
+                    startActivity(new Intent(MainActivity.this, PhotoActivity.class)
+                            .putExtra(PhotoActivity.PHOTO, entry.photo));
+                }
+            });
+        }
+        row.photos.clear();
+        row.photos.addAll(photos);
     }
 
     // ---- profiles

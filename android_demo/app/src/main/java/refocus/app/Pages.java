@@ -30,6 +30,14 @@ final class Pages {
 
     private Pages() {}
 
+    /** A place for views, one below the other. */
+    static ViewGroup column(Activity activity, ViewGroup to) {
+        LinearLayout column = new LinearLayout(activity);
+        column.setOrientation(LinearLayout.VERTICAL);
+        to.addView(column);
+        return column;
+    }
+
     static TextView text(Activity activity, ViewGroup to, String content) {
         TextView view = new TextView(activity);
         view.setText(content);

@@ -239,12 +239,15 @@ final class Photos {
     static void keep(Bitmap picture, File file) {
         File made = new File(file.getPath() + ".new");
         file.getParentFile().mkdirs();
+        boolean whole;
         try (FileOutputStream out = new FileOutputStream(made)) {
-            picture.compress(Bitmap.CompressFormat.JPEG, 80, out);
+            whole = picture.compress(Bitmap.CompressFormat.JPEG, 80, out); // which raises nothing where the disk is full
         } catch (IOException full) {
+            whole = false;
+        }
+        if (!whole || !made.renameTo(file)) {
             made.delete();
         }
-        made.renameTo(file);
     }
 
     private static Bitmap upright(Bitmap picture, int orientation) {

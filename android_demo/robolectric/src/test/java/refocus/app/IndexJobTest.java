@@ -168,6 +168,38 @@ public class IndexJobTest {
         assertFalse(grid.texts().contains(line));
     }
 
+    /** A press lasts: the button must be the same one when the finger goes up, some photos later. */
+    @Test
+    public void theButtonToStopStaysWhileOnePhotoAfterTheOtherIsRead() throws Exception {
+        folderWithPhotos();
+        Screen<MainActivity> grid = Screen.open(MainActivity.class, new Intent());
+        Folders.Folder folder = IndexJob.schedule(Screen.app(), "me", Folder.tree().toString());
+        java.util.concurrent.Semaphore at = new java.util.concurrent.Semaphore(0);
+        java.util.concurrent.Semaphore on = new java.util.concurrent.Semaphore(0);
+        int[] read = {0};
+        Folder.watch(name -> {
+            read[0]++;
+            at.release();
+            on.acquireUninterruptibly();
+        });
+        Screen.app().begin(new IndexRun(Screen.app(), folder, () -> false, (finished, error) -> { }));
+        List<android.view.View> seen = new ArrayList<>();
+        for (int photo = 1; photo <= 3; photo++) {
+            at.acquire();
+            Shadows.shadowOf(android.os.Looper.getMainLooper()).idle();
+            String name = grid.activity.getString(R.string.folder);
+            assertTrue(grid.texts().contains(grid.activity.getString(R.string.working, name, photo, PHOTOS + 1)));
+            seen.add(grid.titled(grid.activity.getString(R.string.stop)));
+            on.release();
+        }
+        assertTrue(seen.get(0) != null && seen.get(0) == seen.get(1) && seen.get(0) == seen.get(2));
+        at.acquire();
+        seen.get(0).performClick();
+        on.release(PHOTOS);
+        Screen.settle();
+        assertEquals("stopped before the fifth", 4, read[0]);
+    }
+
     @Test
     public void photosThatWereGivenAreReadAfterTheProcessEnded() throws Exception {
         List<Uri> photos = Given.photos(scratch.newFolder(), 3);

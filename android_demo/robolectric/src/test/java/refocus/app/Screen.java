@@ -77,6 +77,16 @@ final class Screen<A extends Activity> {
         return found;
     }
 
+    /** The view of that title; null where there is none. */
+    TextView titled(String title) {
+        for (TextView view : below(activity.getWindow().getDecorView(), TextView.class)) {
+            if (view.getText().toString().equals(title)) {
+                return view;
+            }
+        }
+        return null;
+    }
+
     List<ImageView> photos() {
         return below(activity.findViewById(android.R.id.content), ImageView.class);
     }

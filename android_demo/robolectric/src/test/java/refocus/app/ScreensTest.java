@@ -433,6 +433,60 @@ public class ScreensTest {
         about.draw("about");
     }
 
+    @Test
+    public void theAppsOwnModelIsUnpackedOnceMoreWhereItIsDamagedAndAnImportedOneIsNot() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 1));
+        File bundle = new File(Screen.app().getNoBackupFilesDir(), "bundle");
+        for (boolean imported : new boolean[] {false, true}) {
+            if (imported) {
+                grid.choose(R.string.import_model);
+                grid.answered(new Intent().setData(Given.bundle(folder, "same.zip", (name, content) -> content)));
+                assertEquals("", Screen.agreed());
+            }
+            restarted();
+            for (File file : bundle.listFiles()) {
+                if (file.getName().endsWith(".onnx")) { // a power cut left zeros
+                    Files.write(file.toPath(), new byte[(int) file.length()]);
+                }
+            }
+            grid = grid(photos.subList(1, 2));
+            assertEquals(imported ? said(R.string.problem_model_damaged) : "", Screen.agreed());
+        }
+        assertEquals(2, Screen.shown().entries.size());
+    }
+
+    @Test
+    public void aShareIsNotTakenAgainFromTheListOfRecentApps() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 1));
+        assertEquals(Intent.ACTION_MAIN, grid.activity.getIntent().getAction());
+        Screen.open(MainActivity.class, sharing(photos.subList(1, 3)).addFlags(Intent.FLAG_ACTIVITY_LAUNCHED_FROM_HISTORY));
+        assertEquals(1, Screen.answers().size());
+    }
+
+    @Test
+    public void aSmallPictureForWhichThereIsNoRoomIsNotPutInPlaceCut() throws Exception {
+        File file = new File(folder, "small.jpg");
+        Files.createSymbolicLink(new File(folder, "small.jpg.new").toPath(), new File("/dev/full").toPath());
+        Photos.keep(Given.decoded(photos.get(0)), file);
+        assertFalse(Files.exists(file.toPath(), java.nio.file.LinkOption.NOFOLLOW_LINKS));
+        Photos.keep(Given.decoded(photos.get(0)), file);
+        assertNotNull("there is room again", BitmapFactory.decodeFile(file.getPath()));
+    }
+
+    @Test
+    public void tilesStayWhileMorePhotosAreRecognised() throws Exception {
+        Screen<MainActivity> grid = grid(photos.subList(0, 4));
+        List<ImageView> before = grid.photos();
+        grid.activity.onNewIntent(sharing(photos));
+        Screen.settle();
+        List<ImageView> after = grid.photos();
+        assertEquals(PHOTOS, after.size());
+        List<ImageView> both = new ArrayList<>(before);
+        both.retainAll(after);
+        System.out.println("tiles that stayed: " + both.size() + " of " + before.size());
+        assertFalse(both.isEmpty());
+    }
+
     /** What a processor would see on which the runtime computes something else. */
     @Test
     public void aModelThatAnswersOtherwiseThanItsSelfTestExpectsIsRefusedBeforeTheFirstAnswer() throws Exception {
