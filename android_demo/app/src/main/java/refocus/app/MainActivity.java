@@ -427,7 +427,8 @@ public final class MainActivity extends Activity implements RefocusApp.Watcher {
         }
         for (IndexRun run : runs) {
             WorkRow row = workRows.get(run.folder.key());
-            row.text.setText(getString(R.string.working, name(run.folder), Math.min(run.looked() + 1, run.size()), run.size()));
+            row.text.setText(run.size() == 0 ? name(run.folder) // waits for another person's
+                    : getString(R.string.working, name(run.folder), Math.min(run.looked() + 1, run.size()), run.size()));
             row.bar.setMax(Math.max(1, run.size()));
             row.bar.setProgress(run.looked());
         }
