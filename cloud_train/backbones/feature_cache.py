@@ -25,7 +25,7 @@ from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.progress import track
+from refocus.cloud_train.progress import say, track
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
 from refocus.export.program import SIGNATURE, weights_hash
@@ -166,8 +166,21 @@ def _begin(place: Path, network: str, photos: np.ndarray, width: int) -> None:
 
 def _is_of(place: Path, network: str) -> bool:
     """Whether a folder is a bank of this network that has been begun."""
-    progress = place / "progress.json"
-    return progress.exists() and json.loads(progress.read_text()).get("network") == network
+    try:
+        of_this = json.loads((place / "progress.json").read_text()).get("network") == network
+        return bool(of_this and _is_whole(place))
+    except FileNotFoundError:
+        return False
+    except (ValueError, AttributeError, OSError):
+        say(f"{place} is damaged; its features are extracted again")
+        return False
+
+
+def _is_whole(place: Path) -> bool:
+    """Whether a bank's arrays are as long as they say: a shorter file, mapped to be written to, would gain zeros."""
+    for name in ("features.npy", "photos.npy", "missing.npy"):
+        np.load(place / name, mmap_mode="r")  # ValueError: it is shorter than its header says
+    return True
 
 
 def _count(place: Path, network: str, rows: int) -> None:

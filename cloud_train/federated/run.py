@@ -52,9 +52,10 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.fedclip_adapter import AdaptedTextClassifier, TextClassifier
 from refocus.cloud_train.methods.taper.descriptions import sentence_encoder, text_descriptions
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import once, same_photos, save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, same_inputs, same_photos, save_settings, settings_of
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import Preprocessing
+from refocus.edge.files import file_sha256
 
 RATES = ("rates", "part_rates", "feature_rates", "generator_rates")
 SCALE = 100.0  # of cosines, as CLIP ends up with
@@ -262,6 +263,8 @@ class FederatedRun:
         weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
         what = "other photos or another checkpoint at the same place"
         same_photos(self.folder, f"{clients.fingerprint}\n{weights}", what)
+        if config.tower_classes:
+            same_inputs(self.folder, {"tower_classes": file_sha256(Path(config.tower_classes))}, made=[self.folder])
         return clients
 
     @property

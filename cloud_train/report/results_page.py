@@ -32,7 +32,7 @@ from refocus.cloud_train.report import report
 from refocus.cloud_train.studies import federated_orders
 from refocus.cloud_train.studies.evaluate import RESULTS_SCHEMA
 from refocus.cloud_train.studies.federated_orders import read_documents
-from refocus.cloud_train.studies.federated_programme import Programme, load_programme
+from refocus.cloud_train.studies.federated_programme import Programme, load_programme, of_these_settings
 from refocus.cloud_train.studies.page import (
     ORDER_COLUMNS,
     STUDY_SCHEMA,
@@ -149,6 +149,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _federated(programme: Programme, documents: dict[str, Document], pictures: Path) -> str:
     """The section of a programme of federated tables, whatever of it has been run."""
+    documents = of_these_settings(programme, documents)  # others would be compared at unequal budgets
     rows, tables = federated_orders.judge(programme, documents), []
     for name in programme.tables:
         found = federated_orders.table_rows(programme, name, documents)

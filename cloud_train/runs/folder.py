@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -69,6 +70,8 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
 RUN_SETTINGS = "run.toml"
 PHOTOS_OF_RUN = "data.sha256"
 LOCK = ".lock"
+INPUTS_OF_RUN = "inputs.json"
+_CONTENTS, _STAMPS = "photos' contents", "stamps"
 KEPT = ("features",)  # by their content: whatever the settings, they are found again or not used
 
 
@@ -91,6 +94,52 @@ def same_photos(
         raise DataError(f"{folder} was started on {what}; restore them, or choose another folder")
     if known != text:  # others may open the run at the same time
         write_file(path, text)
+
+
+def same_inputs(folder: Path, inputs: Mapping[str, str], made: Iterable[Path] = ()) -> bool:
+    """Notes what else a run was made of than :func:`same_photos` tells: contents of photos, weights, descriptions.
+
+    Args:
+        inputs: a digest of each, by what it is called in the error.
+        made: what was made of them so far; where none of it is there, others may take their place.
+
+    Returns:
+        Whether others took their place; what was computed of those before is to be computed again.
+
+    Raises:
+        DataError: the run was started on others.
+    """
+    path = folder / INPUTS_OF_RUN
+    known = _noted(path)
+    changed = [name for name, digest in inputs.items() if name != _STAMPS and known.get(name, digest) != digest]
+    if changed and any(one.exists() for one in made):
+        raise DataError(f"{folder} was started on other {', '.join(changed)}; restore them, or choose another folder")
+    if {**known, **inputs} != known:
+        write_file(path, json.dumps({**known, **inputs}, sort_keys=True))
+    return bool(changed)
+
+
+def contents(folder: Path, table: PhotoTable) -> dict[str, str]:
+    """A digest of the photos' bytes, as :func:`same_inputs` takes it; they are read again only where stamps changed."""
+    if table.stamp is str:  # drawn by their names
+        return {}
+    stamps = hashlib.sha256("\0".join(map(table.stamp, table.photo.tolist())).encode()).hexdigest()
+    known = _noted(folder / INPUTS_OF_RUN)
+    if known.get(_STAMPS) == stamps and _CONTENTS in known:
+        return {_STAMPS: stamps, _CONTENTS: known[_CONTENTS]}
+    digest = hashlib.sha256()
+    for name in table.photo.tolist():
+        digest.update(hashlib.sha256(table.read(name)).digest())
+    return {_STAMPS: stamps, _CONTENTS: digest.hexdigest()}
+
+
+def _noted(path: Path) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path} is damaged ({error}); remove the folder and train again") from None
 
 
 @contextmanager

@@ -69,9 +69,18 @@ from refocus.cloud_train.methods.iciia.train import (
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, gate_for, train_gate
 from refocus.cloud_train.methods.test_time.trade_off import FOREIGN_PART
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.runs.folder import numbered, photo_folder, same_photos, save_settings, settings_of
+from refocus.cloud_train.runs.folder import (
+    contents,
+    numbered,
+    photo_folder,
+    same_inputs,
+    same_photos,
+    save_settings,
+    settings_of,
+)
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import MAX_FRAMES, Preprocessing, load_bundle, photo_hash
+from refocus.edge.files import file_sha256
 from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint, save_checkpoint
 
 GLYPHS, CLIPS, DOMAIN = "glyphs", "moving-glyphs", "domain"
@@ -453,6 +462,10 @@ class Run:
     def _prepare(self, device: str) -> Prepared:
         made = [self.folder / name for name in ("plain.json", "taught_by.json", "parity", "calibration")]
         same_photos(self.folder, self._fingerprint, made=[*made, *self.heads()])
+        same_inputs(self.folder, contents(self.folder, self.table), made=[*made, *self.heads()])
+        weights = self.config.checkpoint
+        if weights and Path(weights).is_file():
+            same_inputs(self.folder, {f"weights {weights}": file_sha256(Path(weights))}, [self.folder / "encoder.json"])
         backbone = self.backbone()
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)

@@ -13,6 +13,9 @@ Every step is skipped if its result is there, so an interrupted run resumes.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
@@ -56,10 +59,19 @@ from refocus.cloud_train.methods.taper.train import (
 from refocus.cloud_train.methods.taper.trunk import NO_SHIFT, Activations, Trunk, activations, cut, restate_norms
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.resume import SUFFIX, seconds_of
-from refocus.cloud_train.runs.folder import once, photo_folder, same_photos, save_settings, settings_of
+from refocus.cloud_train.runs.folder import (
+    contents,
+    once,
+    photo_folder,
+    same_inputs,
+    same_photos,
+    save_settings,
+    settings_of,
+)
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.cloud_train.settings import Photos as PhotoSource
 from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
+from refocus.edge.files import file_sha256
 from refocus.export.bank import export_bank, find_folds, fold, folded_structure
 from refocus.export.bundle import Export
 from refocus.export.parity import read_streams
@@ -189,6 +201,19 @@ class TaperRun:
         if not path.exists():
             save_settings(path, config)
         same_photos(folder, self.table.fingerprint(), made=[folder / "photos", *folder.glob("seed-*")])
+        if same_inputs(folder, self._inputs(), made=folder.glob("seed-*/stages/*")):
+            shutil.rmtree(folder / "photos", ignore_errors=True)
+            (folder / "text.safetensors").unlink(missing_ok=True)
+
+    def _inputs(self) -> dict[str, str]:
+        """What else the run is made of than photos, labels and splits."""
+        found = contents(self.folder, self.table) | {"super-categories": _digest(self.groups.tolist())}
+        if self.config.description_column:
+            found["descriptions of classes"] = _digest(self.texts)
+        for network in (self.config.small, self.config.large):
+            if network.checkpoint:
+                found[f"weights {network.checkpoint}"] = file_sha256(Path(network.checkpoint))
+        return found
 
     def _described(self, table: PhotoTable | None) -> tuple[PhotoTable, np.ndarray, tuple[str, ...]]:
         if self.config.grown_from:
@@ -238,11 +263,13 @@ class TaperRun:
 
     def photos(self, split: str) -> Photos:
         """The photos of a split, decoded once."""
-        table, contract = self.table.of_split(split), self.preprocessing
-        path = self.folder / "photos" / f"{split}.npy"
-        pixels = torch.from_numpy(once(path, lambda: decoded(table, contract, f"reading photos: {split}")))
-        photos = self._photos_of(table, pixels)
+        photos = self._photos_of(self.table.of_split(split), self._pixels(split))
         return self._through_trunk(photos, split) if self.config.small.frozen else photos
+
+    def _pixels(self, split: str) -> Tensor:
+        """The photos of a split, decoded once."""
+        table, path = self.table.of_split(split), self.folder / "photos" / f"{split}.npy"
+        return torch.from_numpy(once(path, lambda: decoded(table, self.preprocessing, f"reading photos: {split}")))
 
     def _photos_of(self, table: PhotoTable, pixels: Tensor) -> Photos:
         """Decoded photos with their labels and domains."""
@@ -483,10 +510,14 @@ class TaperRun:
     def export_checkpoint(self, seed: int) -> Checkpoint:
         """The trained TAPER as one checkpoint, with photos for its export beside it."""
         path = self.folder / f"seed-{seed}" / "taper.safetensors"
-        self.parity_photos(seed)
         if path.with_suffix(".json").exists():
+            self.parity_photos(seed)
             return load_checkpoint(path)
+        for split in ("train", "validation", "test"):  # one that cannot be read is found now, not after the training
+            if len(self.table.of_split(split)):
+                self._pixels(split)
         taper, backbone = self.taper(seed), self.network()
+        self.parity_photos(seed)
         tensors = tensors_of(taper)
         weights = {
             **tensors,
@@ -521,6 +552,10 @@ class TaperRun:
         chosen = np.random.default_rng(0).permutation(len(held_out))[: PARITY_FOLDERS * PARITY_PHOTOS]
         rows = ((f"{number % PARITY_FOLDERS}/{number:03d}", row) for number, row in enumerate(chosen.tolist()))
         return photo_folder(self.folder / f"seed-{seed}" / "parity", held_out, rows)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def taper_settings(folder: Path, config: TaperConfig | None = None) -> TaperConfig:

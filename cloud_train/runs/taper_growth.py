@@ -51,7 +51,7 @@ from refocus.cloud_train.runs.taper import (
 )
 from refocus.edge.files import write_file
 
-SAME = ("side", "small", "large", "kind", "ways", "norm", "text_encoder")
+SAME = ("side", "mean", "std", "small", "large", "kind", "ways", "norm", "text_encoder")
 
 
 def grown_settings(run: Path, given: Mapping[str, Any]) -> TaperConfig:
@@ -108,6 +108,8 @@ class GrownRun(TaperRun):
             differ.append("bases")
         if differ:
             raise UsageError(f"{', '.join(differ)}: expected those of {self.old.folder}, with one basis more")
+        if before.small.frozen:
+            raise UsageError(f"{self.old.folder} has frozen blocks (small.frozen); a bank of such bases cannot grow")
         if table is None and (config.source, config.data_seed) == (before.source, before.data_seed):
             raise UsageError(f"{config.source}: the photos of {self.old.folder}; name the new ones with --data")
         added, *_ = described(config, load(config) if table is None else table)
@@ -119,12 +121,15 @@ class GrownRun(TaperRun):
     def photos(self, split: str) -> Photos:
         """The old photos of a split, then the new ones."""
         contract, table = self.preprocessing, self.table.of_split(split)
-        added = table.rows(self.added(split))
-        path = self.folder / "photos" / f"added-{split}.npy"
-        new = torch.from_numpy(once(path, lambda: decoded(added, contract, f"reading new photos: {split}")))
-        pixels = torch.cat([self.old.photos(split).pixels, new])
+        pixels = torch.cat([self.old.photos(split).pixels, self._pixels(split)])
         domain = np.searchsorted(self.domains, table.domain)
         return Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
+
+    def _pixels(self, split: str) -> Tensor:
+        """The new photos of a split, decoded once."""
+        added = self.table.of_split(split).rows(self.added(split))
+        path = self.folder / "photos" / f"added-{split}.npy"
+        return torch.from_numpy(once(path, lambda: decoded(added, self.preprocessing, f"reading new photos: {split}")))
 
     def added(self, split: str) -> np.ndarray:
         """(R,) bool: which photos of a split are new."""

@@ -89,7 +89,7 @@ def study_decoding(source: str, run: Path, command: str, photos: int = 0) -> dic
     backbone, kept = published_backbone(made, source), run / "photos"
     kept.mkdir(parents=True, exist_ok=True)
     rows: list[list[dict[str, Any]]] = [
-        once(kept / f"{path.stem}.json", lambda path=path: list(_photo(path, backbone)))  # type: ignore[misc]
+        once(kept / f"{path.stem}-{file_sha256(path)[:16]}.json", lambda path=path: list(_photo(path, backbone)))  # type: ignore[misc]
         for path in track(files, "decoding", len(files))
     ]
     truth = np.array([classes.index(path.stem) for path in files])

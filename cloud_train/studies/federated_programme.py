@@ -131,7 +131,7 @@ class Queue:
 
     def config(self, table: str) -> FederatedConfig:
         """Settings of a table with paths as the programme has them."""
-        return changed_by(FederatedConfig(), merged_settings(self.programme, table), f"tables.{table}.settings")
+        return config_of(self.programme, table)
 
     def run(self, table: str) -> FederatedRun:
         """The run of a table; opened once."""
@@ -164,8 +164,13 @@ class Queue:
         path = self.documents / f"{job.name}.json"
         if not path.exists():
             return None
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return document if same_settings(document["settings"], plain(self.config(job.table))) else None
+        try:
+            document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            stored = dict(document["settings"])
+        except (ValueError, KeyError, TypeError):
+            say(f"{path} is damaged; its job is run again")
+            return None
+        return document if same_settings(stored, plain(self.config(job.table))) else None
 
     def ready(self, job: Job) -> bool:
         """Whether nothing that a job needs is missing."""
@@ -245,9 +250,24 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Nested tables, the second over the first; arguments of a network are taken whole."""
     found = dict(one)
     for key, value in other.items():
-        nested = isinstance(value, dict) and isinstance(found.get(key), dict) and key != "arguments"
+        nested = isinstance(value, dict) and isinstance(found.get(key), dict) and key not in WHOLE
         found[key] = merged(found[key], value) if nested else value
     return found
+
+
+def config_of(programme: Programme, table: str) -> FederatedConfig:
+    """Settings of a table, with paths as the programme has them."""
+    return changed_by(FederatedConfig(), merged_settings(programme, table), f"tables.{table}.settings")
+
+
+def of_these_settings(programme: Programme, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Documents of the programme's tables, without those of jobs that ran with other settings than it has now."""
+    now = {table: plain(config_of(programme, table)) for table in programme.tables}
+    return {
+        name: document
+        for name, document in documents.items()
+        if same_settings(document["settings"], now.get(name.split(".")[0], document["settings"]))
+    }
 
 
 def plain(config: FederatedConfig) -> dict[str, Any]:
@@ -267,9 +287,15 @@ def same_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return all(flat_stored.get(key, flat_plain.get(key)) == value for key, value in flat_now.items())
 
 
+WHOLE = (
+    "arguments",
+    "partitioner_arguments",
+)  # what one leaves out is its own default, not ours
+
+
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and key not in WHOLE:
             yield from _flat(value, f"{path}{key}.")
         else:
             yield f"{path}{key}", value

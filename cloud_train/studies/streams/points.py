@@ -34,9 +34,10 @@ from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classif
 from refocus.cloud_train.methods.iciia.programs import backbone_of
 from refocus.cloud_train.methods.test_time.method import Knowledge, calibrate, unit
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import once, save_settings, settings_of
+from refocus.cloud_train.runs.folder import once, same_inputs, save_settings, settings_of
 from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.cloud_train.studies.streams.judging import Split
+from refocus.edge.files import file_sha256
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
 
@@ -273,6 +274,7 @@ def of_all_points(
     if not (run / SETTINGS).exists():
         save_settings(run / SETTINGS, fixed)
     settings_of(run / SETTINGS, fixed, StreamSettings, "a run of streams")
+    same_inputs(run, _inputs(settings), made=[run / folder])
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
         for data, encoder in pairs(settings):
@@ -280,6 +282,14 @@ def of_all_points(
             made = once(path, partial(make, settings, run, data, encoder, seed), what)
             found.setdefault((data, encoder), []).append(made)
     return found
+
+
+def _inputs(settings: StreamSettings) -> dict[str, str]:
+    """Digests of the photo sets and weights that points are made of: their names alone do not tell them apart."""
+    source = Path(settings.source)
+    files = [source / DATA[data][0] for data, encoder in pairs(settings) if data != GLYPHS]
+    files += [source / "weights" / f"{ENCODERS[name].weights}.safetensors" for name in settings.encoders if files]
+    return {path.relative_to(source).as_posix(): file_sha256(path) for path in files if path.is_file()}
 
 
 def pairs(settings: StreamSettings) -> list[tuple[str, str]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from torch.func import functional_call
 
 from refocus.cloud_train.commands.parsing import arguments
@@ -42,6 +44,7 @@ from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_one_netw
 from refocus.cloud_train.studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
 from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from refocus.cloud_train.studies.banks.tables import study_taper
+from refocus.edge.errors import PhotoError
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
 
@@ -280,6 +283,60 @@ def test_a_class_without_one_text_about_it_is_refused(column, texts, why, tmp_pa
             class_texts(config, ("apple", "pear"))
     else:
         assert class_texts(config, ("apple", "pear")) == ["sour", "green one"]
+
+
+def photo_tree(folder, parents=("fruit", "fruit"), shade=100):
+    """Two classes of small photos in three splits, with super-categories."""
+    rows = ["file_name,label,split,parent"]
+    for number in range(12):
+        name, split = f"{number}.png", ("train", "train", "validation", "test")[number % 4]
+        Image.new("RGB", (8, 8), (shade, 20 * number, 0)).save(folder / name)
+        rows.append(f"{name},{('apple', 'pear')[number // 6]},{split},{parents[number // 6]}")
+    (folder / "metadata.csv").write_text("\n".join(rows))
+    return TaperConfig(source=str(folder), parent_column="parent", bases=2, shards="classes", side=8)
+
+
+@pytest.mark.parametrize(("change", "what"), [({"shade": 50}, "photos' contents"), ({"parents": ("fruit", "tree")},
+                         "super-categories")])  # fmt: skip
+def test_a_bank_whose_photos_or_categories_were_replaced_is_not_gone_on_with(change, what, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    run = TaperRun(tmp_path / "run", photo_tree(data))
+    before = run.photos("train").pixels
+    photo_tree(data, **change)
+    run = TaperRun(tmp_path / "run", run.config)  # nothing was trained yet
+    assert torch.equal(run.photos("train").pixels, before) == ("shade" not in change)
+    stage = tmp_path / "run" / "seed-0" / "stages" / "small-1.safetensors"
+    stage.parent.mkdir(parents=True)
+    stage.touch()
+    photo_tree(data)
+    with pytest.raises(DataError, match=f"was started on other {what}; restore them"):
+        TaperRun(tmp_path / "run", run.config)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_photo_that_cannot_be_read_is_found_before_a_bank_is_trained(split, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    run = TaperRun(tmp_path / "run", photo_tree(data))
+    name = run.table.of_split(split).photo[0]
+    good = (data / name).read_bytes()
+    (data / name).write_bytes(good[:30])
+    run = TaperRun(tmp_path / "run", run.config)
+    with pytest.raises(PhotoError, match=name):
+        run.export_checkpoint(0)
+    assert not (tmp_path / "run" / "seed-0").exists()
+    (data / name).write_bytes(good)
+    assert len(TaperRun(tmp_path / "run", run.config).photos(split))
+
+
+def test_a_bank_with_frozen_blocks_and_one_with_other_means_are_not_grown(tmp_path):
+    frozen = replace(TaperConfig(), small=replace(TaperConfig().small, frozen=2))
+    grown = replace(frozen, bases=37, source=str(tmp_path), grown_from="old")
+    with pytest.raises(UsageError, match="old has frozen blocks .* cannot grow"):
+        GrownRun(tmp_path / "run", grown, old=SimpleNamespace(folder="old", config=frozen))
+    with pytest.raises(UsageError, match="mean: expected those of old"):
+        GrownRun(tmp_path / "run", replace(grown, mean=(0, 0, 0)), old=SimpleNamespace(folder="old", config=frozen))
 
 
 def test_the_packaged_sentence_encoder_knows_what_is_alike():

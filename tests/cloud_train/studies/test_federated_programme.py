@@ -21,7 +21,10 @@ from refocus.cloud_train.studies.federated_programme import (
     Queue,
     load_programme,
     merged,
+    of_these_settings,
+    plain,
     run_queue,
+    same_settings,
 )
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "federated-programme.toml"
@@ -163,6 +166,29 @@ def test_a_job_that_has_a_document_is_not_run_again_and_one_with_other_settings_
     after = [path.stat().st_mtime_ns for path in paths]
     assert (after[0] > before[0], after[1] == before[1]) == (True, True)
     assert len(json.loads(paths[0].read_text())["curves"]["round"]) == 3
+
+
+def test_arguments_that_are_left_out_are_those_of_another_network(queue):
+    now = plain(queue.config("small"))
+    assert same_settings(now, now)
+    for other in ({}, {"img_size": 16}, {**now["arguments"], "class_token": False}):
+        assert not same_settings({**now, "arguments": other}, now)
+        assert not same_settings(now, {**now, "arguments": other})
+
+
+def test_documents_of_other_budgets_are_not_judged_beside_those_of_now(queue):
+    now = plain(queue.config("small"))
+    longer = {**now, "recipe": {**now["recipe"], "rounds": 99}}
+    documents = {"small.head.seed-0": {"settings": now}, "small.local.seed-0": {"settings": longer}}
+    assert [*of_these_settings(queue.programme, documents)] == ["small.head.seed-0"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "null"])
+def test_a_damaged_document_of_a_job_is_no_document(queue, text):
+    job = Job("small", "head", 0)
+    queue.documents.mkdir(parents=True, exist_ok=True)
+    (queue.documents / f"{job.name}.json").write_text(text)
+    assert queue.document(job) is None
 
 
 def test_rates_are_chosen_once_and_a_failed_job_stops_no_other(queue):

@@ -11,7 +11,7 @@ import torch
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.pseudo_people import BASE, Cell, deal_owners
 from refocus.cloud_train.data.table import PhotoTable
-from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.test_time.method import Original
 from refocus.cloud_train.report.report import STUDIES
@@ -162,6 +162,18 @@ def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
         of_all_points(replace(settings, targets=7), tmp_path, "points", protocol.run_point, [0])
     with pytest.raises(UsageError, match="iciia_x is none of iciia_t"):
         protocol.study_stream(replace(settings, heads=("iciia_x",)), tmp_path, [0], "")
+
+
+def test_points_of_a_photo_set_that_was_replaced_are_not_taken_for_those_of_the_new_one(tmp_path):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "office-31.zip").write_bytes(b"one")
+    settings = replace(SETTINGS, source=str(source), data=("office-31",), encoders=("mobilenetv2",), heads=())
+    asked = settings, tmp_path / "run", "points", lambda *given: {"found": 1}, [0]
+    of_all_points(*asked)
+    (source / "office-31.zip").write_bytes(b"two")
+    with pytest.raises(DataError, match=r"was started on other office-31.zip; restore them"):
+        of_all_points(*asked)
 
 
 def test_what_is_delivered_is_what_validation_people_chose(toy, tmp_path):

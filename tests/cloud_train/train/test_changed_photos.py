@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import dataclasses
 import json
+import os
 import shutil
 from threading import Thread
 
 import numpy as np
 import pytest
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.backbones import feature_cache
 from refocus.cloud_train.backbones.backbone import create_backbone
@@ -43,6 +45,44 @@ def test_a_run_whose_labels_were_corrected_is_not_gone_on_with(train, changes, c
         train("iciia", tmp_path / "run", *told, "--seeds", "1")
     relabel(copy, "zinc", "blue")
     train("iciia", tmp_path / "run", *told, "--seeds", "1")
+
+
+def test_a_run_whose_photos_were_replaced_at_their_names_is_not_gone_on_with(train, changes, copy, weights, tmp_path):
+    told = ["--data", copy, "--backbone", "resnet10t", "--checkpoint", weights, *changes(*SMALL)]
+    train("iciia", tmp_path / "run", *told)
+    photo = copy / load_photos(copy).photo[0]
+    good = photo.read_bytes()
+    os.utime(photo)
+    train("iciia", tmp_path / "run", *told, "--seeds", "1")  # the same bytes, as of a copied folder
+    Image.fromarray(255 - np.asarray(Image.open(photo).convert("RGB"))).save(photo)
+    with pytest.raises(DataError, match="was started on other photos' contents; restore them"):
+        train("iciia", tmp_path / "run", *told, "--seeds", "2")
+    photo.write_bytes(good)
+    train("iciia", tmp_path / "run", *told, "--seeds", "2")
+
+
+def test_a_run_whose_weights_were_replaced_at_their_place_is_not_gone_on_with(
+    train, changes, people, weights, tmp_path
+):
+    kept = shutil.copy(weights, tmp_path / "mine.safetensors")
+    told = ["--data", people, "--backbone", "resnet10t", "--checkpoint", kept, *changes(*SMALL)]
+    train("iciia", tmp_path / "run", *told)
+    save_file({name: tensor * 1.01 for name, tensor in load_file(weights).items()}, kept)
+    with pytest.raises(DataError, match=r"was started on other weights .*mine.safetensors"):
+        train("iciia", tmp_path / "run", *told, "--seeds", "1")
+
+
+@pytest.mark.parametrize(("name", "left"), [("features.npy", 2000), ("photos.npy", 200), ("progress.json", 5)])
+def test_a_bank_that_was_cut_is_made_again_and_gains_no_zeros(copy, tmp_path, name, left, monkeypatch):
+    table, backbone = load_photos(copy), create_backbone("resnet10t", 4, channels=[8, 16, 32, 64], stem_width=8)
+    first = feature_cache.extract(backbone, table, tmp_path)
+    whole = first.take()
+    os.truncate(tmp_path / first.key / name, left)
+    said = []
+    monkeypatch.setattr(feature_cache, "say", said.append)
+    again = feature_cache.extract(backbone, table, tmp_path)
+    np.testing.assert_array_equal(again.take(), whole)
+    assert said == [f"{tmp_path / first.key} is damaged; its features are extracted again"]
 
 
 def test_before_anything_was_made_of_them_photos_may_change(tmp_path):

@@ -74,7 +74,7 @@ def test_the_default_recipes_are_those_of_the_published_results():
             assert getattr(recipe, flag.replace("-", "_")) == float(said[1])
     taper, said = TaperSettings.start("default", photos), json.loads((RESULTS / "real-photos-taper.json").read_text())
     recipe = {k: v for k, v in asdict(taper.recipe).items() if k != "seed"}
-    later = {"clip": "all"}  # what the published recipe did before there was a choice
+    later = {"clip": "all", "precision": "fp32"}  # what the published recipe did before there was a choice
     assert json.loads(json.dumps(recipe)) == {**later, **said["recipe"]}
     assert (taper.small.arguments, taper.large.arguments) == (said["networks"]["small"], said["networks"]["large"])
     assert (taper.side, taper.bases, taper.shards, taper.kind, taper.ways, taper.norm) == tuple(
