@@ -178,7 +178,8 @@ def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: P
     """One client from its own photos, where nobody sees those of the others.
 
     If the table says of every photo whether it is for "train", "validation" or "test", that counts; else they are
-    divided at random, the same way in every round.
+    divided by their pixels, so that photos which come or go between two rounds leave the others where they are: what
+    was trained on is never judged on.
 
     Args:
         table: its photos, and nobody else's.
@@ -201,6 +202,8 @@ def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: P
     check_enough(table, name)
     if set(np.unique(table.split)) <= set(SHARES):
         parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
+    elif not (table.split == "test").any():
+        parts = _divide_by_content(pixels, f"{seed} {name}")
     else:
         rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
         parts = _divide(table.split, np.arange(len(table)), rng)
@@ -225,6 +228,19 @@ def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> di
         return {"train": rest[tuned:], "validation": rest[:tuned], "test": judged}
     ends = np.cumsum([round(share * len(mixed)) for share in SHARES.values()])[:-1]
     return dict(zip(SHARES, np.split(mixed, ends), strict=True))
+
+
+def _divide_by_content(pixels: np.ndarray, salt: str) -> dict[str, np.ndarray]:
+    """Rows of one client by role. A role that would have none of few photos gets the one that lies nearest to it."""
+    digests = [hashlib.sha256(salt.encode() + photo.tobytes()).digest() for photo in pixels]
+    place = np.array([int.from_bytes(digest[:8], "big") / 2.0**64 for digest in digests])
+    ends = np.cumsum([*SHARES.values()])
+    part = np.searchsorted(ends[:-1], place, side="right")
+    for number, (end, share) in enumerate(zip(ends, SHARES.values(), strict=True)):
+        if not (part == number).any():
+            spare = np.bincount(part, minlength=len(ends))[part] > 1
+            part[np.where(spare, np.abs(place - (end - share / 2)), np.inf).argmin()] = number
+    return {role: np.flatnonzero(part == number) for number, role in enumerate(SHARES)}
 
 
 def assert_no_photo_twice(pixels: np.ndarray, parts: Sequence[np.ndarray]) -> None:

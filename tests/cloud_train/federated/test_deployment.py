@@ -283,7 +283,7 @@ def letters(count: int, split: str = "", classes=("x", "y")) -> PhotoTable:
 
 def test_own_photos_are_divided_the_same_way_in_every_session():
     first, again = (own_client("anna", letters(40), ("y", "x"), CONTRACT, 0) for _ in range(2))
-    assert [len(getattr(first, role)) for role in ("train", "validation", "test")] == [24, 8, 8]
+    assert [len(getattr(first, role)) for role in ("train", "validation", "test")] == [22, 8, 10]
     assert torch.equal(first.train.pixels, again.train.pixels)
     assert not torch.equal(own_client("bert", letters(40), ("y", "x"), CONTRACT, 0).train.pixels, first.train.pixels)
     everything = torch.cat([first.train.label, first.validation.label, first.test.label])
@@ -297,6 +297,20 @@ def test_own_photos_that_do_not_fit_the_federation_are_refused():
         own_client("anna", letters(6), ("x", "y"), CONTRACT, 0)
     with pytest.raises(DataError, match="anna has no photo for validation"):
         own_client("anna", letters(20, "train"), ("x", "y"), CONTRACT, 0)
+
+
+def digests(photos):
+    return {photo.numpy().tobytes() for photo in photos.pixels}
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_photos_that_come_or_go_leave_the_others_where_they_are(first):
+    table = letters(60)
+    before = own_client("anna", table.rows(np.arange(first, 56)), ("x", "y"), CONTRACT, 0)
+    after = own_client("anna", table.rows(np.arange(3 - first, 60)), ("x", "y"), CONTRACT, 0)
+    for part in ("train", "validation", "test"):
+        others = {"train", "validation", "test"} - {part}
+        assert all(digests(getattr(before, part)).isdisjoint(digests(getattr(after, other))) for other in others)
 
 
 def test_photos_of_several_clients_are_refused(simulated, tmp_path):
