@@ -153,6 +153,8 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}; check the path, its rights and the free space")
     except Exception as error:
+        if type(error).__name__ == "SafetensorError" and "(os error " in str(error):  # raised where a file is written
+            _fail(f"{error}; check the path, its rights and the free space")
         _fail_internally(error)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from refocus.cloud_train.errors import DataError, UsageError
@@ -29,6 +30,7 @@ from refocus.cloud_train.federated.evaluate import evaluate_client
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.federated.rounds import validated
 from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.progress import say
 from refocus.cloud_train.resume import write_tensors
 from refocus.edge.files import write_file
 
@@ -114,9 +116,20 @@ class Site:
         return self.folder / self._plan.identity
 
     def _state(self, until: int) -> Tensors:
-        """What the client kept in its last round up to that one."""
+        """What the client kept in its last round up to that one; where that file is damaged, in the one before.
+
+        Raises:
+            DataError: none of its files can be read.
+        """
         rounds = {number: path for number, path in by_round(self._place() / "rounds").items() if number <= until}
-        return load_file(rounds[max(rounds)]) if rounds else {}
+        for _, path in sorted(rounds.items(), reverse=True):
+            try:
+                return load_file(path)
+            except (SafetensorError, OSError) as error:
+                say(f"{path} is damaged ({error}); the client goes on from what it kept before")
+        if rounds:
+            raise DataError(f"{path.parent}: no file can be read; remove the folder, and the client begins anew")
+        return {}
 
     def _keep(self, number: int, state: Tensors) -> None:
         folder = self._place() / "rounds"

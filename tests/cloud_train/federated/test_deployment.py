@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from dataclasses import replace
 
@@ -111,6 +112,22 @@ def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulat
     site, payload = party.sites[names[0]], packed(site_payload(folder))
     assert site.train(3, payload) == site.train(3, payload)
     assert site.train(2, payload)[0] != site.train(3, payload)[0]
+
+
+def test_a_client_whose_last_file_is_damaged_goes_on_from_the_one_before_and_names_it(simulated, tmp_path, monkeypatch):
+    folder, names = deploy(tmp_path / "deployed", simulated, "fedrep", Rates(0.05))
+    party, said = Party(tmp_path / "sites", simulated), []
+    run_session(folder, names, party)
+    (kept,) = (tmp_path / "sites" / names[0]).glob("*/rounds")
+    monkeypatch.setattr("refocus.cloud_train.federated.deployment.site.say", said.append)
+    payload, site = packed(site_payload(folder)), party.sites[names[0]]
+    os.truncate(kept / "000003.safetensors", 20)
+    site.train(4, payload)
+    assert said[0].startswith(f"{kept / '000003.safetensors'} is damaged")
+    for path in kept.iterdir():
+        os.truncate(path, 20)
+    with pytest.raises(DataError, match=f"{kept}: no file can be read; remove the folder"):
+        site.train(5, payload)
 
 
 def site_payload(folder):

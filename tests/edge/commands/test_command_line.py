@@ -118,11 +118,19 @@ def failing(run, monkeypatch):
 
     @app.command("fail")
     def fail(how: Annotated[str, typer.Argument()]) -> None:
+        if how == "tensors":
+            pytest.importorskip("safetensors.numpy").save_file({"x": np.zeros(9)}, "no folder/x.safetensors")
         raise {"key": KeyError("what\nnobody expected"), "recursion": RecursionError("too deep"),
                "memory": MemoryError(), "module": ModuleNotFoundError("No module named 'refocus.edge.nowhere'", name="refocus.edge.nowhere"),
                "unicode": UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates")}[how]  # fmt: skip
 
     monkeypatch.setattr(cli, "command", lambda: typer.main.get_command(app))
+
+
+def test_tensors_that_cannot_be_written_say_so_as_other_files_do(run, failing):
+    found = run("fail", "tensors")
+    assert_one_line(found, "(os error 2)", "check the path, its rights and the free space")
+    assert "internal error" not in found[2]
 
 
 @pytest.mark.parametrize("how", ["key", "recursion", "memory", "module", "unicode"])
