@@ -128,7 +128,7 @@ class Site:
             except (SafetensorError, OSError) as error:
                 say(f"{path} is damaged ({error}); the client goes on from what it kept before")
         if rounds:
-            raise DataError(f"{path.parent}: no file can be read; remove the folder, and the client begins anew")
+            raise DataError(f"{path.parent}: no file can be read; remove the folder, and the client begins again")
         return {}
 
     def _keep(self, number: int, state: Tensors) -> None:
