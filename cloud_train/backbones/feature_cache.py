@@ -167,19 +167,15 @@ def _begin(place: Path, network: str, photos: np.ndarray, width: int) -> None:
 def _is_of(place: Path, network: str) -> bool:
     """Whether a folder is a bank of this network that has been begun."""
     try:
-        of_this = json.loads((place / "progress.json").read_text()).get("network") == network
-        return bool(of_this and _is_whole(place))
+        if json.loads((place / "progress.json").read_text()).get("network") != network:
+            return False
+        for name in ("features.npy", "photos.npy", "missing.npy"):
+            np.load(place / name, mmap_mode="r")  # ValueError: shorter than it says; written to, it would gain zeros
     except FileNotFoundError:
         return False
     except (ValueError, AttributeError, OSError):
         say(f"{place} is damaged; its features are extracted again")
         return False
-
-
-def _is_whole(place: Path) -> bool:
-    """Whether a bank's arrays are as long as they say: a shorter file, mapped to be written to, would gain zeros."""
-    for name in ("features.npy", "photos.npy", "missing.npy"):
-        np.load(place / name, mmap_mode="r")  # ValueError: it is shorter than its header says
     return True
 
 

@@ -260,7 +260,7 @@ class FederatedRun:
         client = partition(table, config.partition, config.clients, config.alpha, config.data_seed, *more)
         most, unseen, seed = config.photos_per_client, config.unseen, config.data_seed
         clients = gather(table, client, self.preprocessing, most, unseen, seed, config.hold_out)
-        weights = hashlib.sha256(Path(config.checkpoint).read_bytes()).hexdigest() if config.checkpoint else ""
+        weights = file_sha256(Path(config.checkpoint)) if config.checkpoint else ""
         what = "other photos or another checkpoint at the same place"
         same_photos(self.folder, f"{clients.fingerprint}\n{weights}", what)
         if config.tower_classes:

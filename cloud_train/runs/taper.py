@@ -206,7 +206,7 @@ class TaperRun:
             (folder / "text.safetensors").unlink(missing_ok=True)
 
     def _inputs(self) -> dict[str, str]:
-        """What else the run is made of than photos, labels and splits."""
+        """Digests of inputs besides labels and splits: contents of photos, super-categories, descriptions, weights."""
         found = contents(self.folder, self.table) | {"super-categories": _digest(self.groups.tolist())}
         if self.config.description_column:
             found["descriptions of classes"] = _digest(self.texts)

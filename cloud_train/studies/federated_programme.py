@@ -207,7 +207,7 @@ def load_programme(path: Path) -> Programme:
     for name in programme.tables:
         for method in resolved(programme, name).methods:
             find_method(method)
-        changed_by(FederatedConfig(), merged_settings(programme, name), f"tables.{name}.settings")
+        config_of(programme, name)
     for order in programme.orders:
         _check_order(programme, order)
     return programme
@@ -287,10 +287,7 @@ def same_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return all(flat_stored.get(key, flat_plain.get(key)) == value for key, value in flat_now.items())
 
 
-WHOLE = (
-    "arguments",
-    "partitioner_arguments",
-)  # what one leaves out is its own default, not ours
+WHOLE = ("arguments", "partitioner_arguments")  # one that is left out has a default of its own, not ours
 
 
 def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -83,12 +83,12 @@ class UpdateAgent:
             )
 
     def _of_withdrawn(self, record: UpdateState, channel: Channel) -> str:
-        """What is decided where the release that serves was withdrawn; "" if it was not, or no other can serve yet.
+        """The decision where the release that serves was withdrawn; "" if it was not, or no other can serve yet.
 
         Nobody waits for it: those who are on the move are served by the candidate, others by the release before.
         """
         active, previous, candidate = record.active, record.previous, record.candidate
-        withdrawn = {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
+        withdrawn = _withdrawn(channel)
         if active is None or active.identity not in withdrawn:
             return ""
         with contextlib.suppress(UpdateError):  # damaged: it is fetched again, or a later one
@@ -126,8 +126,7 @@ class UpdateAgent:
         number = max(active.number if active else 0, known.number if known else 0)
         newest = channel.releases[-1].number if channel.releases else number
         # Numbers that begin again: TUF has made sure that this list is the newest one that its owner signed.
-        withdrawn = {release.identity for release in channel.releases if release.withdrawn}
-        hurt = bool(active and active.identity in withdrawn) or (known is None and number > newest)
+        hurt = bool(active and active.identity in _withdrawn(channel)) or (known is None and number > newest)
         now = datetime.now(timezone.utc)
         waiting = {identity: one for identity, one in record.postponed.items() if one.waits(now)}
         release = wanted(channel, record.device, number, hurt, {*record.refused, *waiting})
@@ -318,6 +317,11 @@ class UpdateAgent:
     def _to(self, before: StageName, after: StageName, **changes: object) -> None:
         """One transition, unless somebody else has just made another."""
         self.slots.change(transitions.moved_on, before, after, **changes)
+
+
+def _withdrawn(channel: Channel) -> dict[str, str]:
+    """Reasons of the releases that were withdrawn, by identity."""
+    return {release.identity: release.withdrawn for release in channel.releases if release.withdrawn}
 
 
 def adopt(slots: Slots, folder: Path, settings: Settings) -> None:

@@ -116,7 +116,7 @@ class Site:
         return self.folder / self._plan.identity
 
     def _state(self, until: int) -> Tensors:
-        """What the client kept in its last round up to that one; where that file is damaged, in the one before.
+        """Tensors that the client kept in its last round up to that one; where that file is damaged, in the one before.
 
         Raises:
             DataError: none of its files can be read.
