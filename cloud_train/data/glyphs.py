@@ -251,4 +251,7 @@ def _font(name: str) -> ImageFont.FreeTypeFont:
     import matplotlib  # only for its fonts; imported here because it costs 0.2 s
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
-    return ImageFont.truetype(folder / f"{name}.ttf", size=int(SIZE * OVERSAMPLING * 0.72))
+    # Pillow's other layout needs a library of the system, and places letters a little differently: where it is there,
+    # photos would be others.
+    basic = ImageFont.Layout.BASIC
+    return ImageFont.truetype(folder / f"{name}.ttf", size=int(SIZE * OVERSAMPLING * 0.72), layout_engine=basic)

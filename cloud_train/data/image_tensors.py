@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class Photos:
     def batch(self, rows: np.ndarray | Tensor) -> Tensor:
         """Normalised photos (B, 3, S, S), or clips (B, T, 3, S, S)."""
         device = self.pixels.device
-        mean, std = (torch.tensor(v, device=device)[:, None, None] * 255 for v in (self.mean, self.std))
+        mean, std = (_channels(v, device) for v in (self.mean, self.std))
         chosen = self.pixels[torch.as_tensor(rows, device=device)].float()
         normalised = (chosen - mean) / std
         return normalised.contiguous(memory_format=torch.channels_last) if normalised.dim() == 4 else normalised
@@ -60,6 +61,12 @@ class Photos:
             each = torch.arange(len(found), device=found.device)[:, None, None]
             found = found[each, :, down[:, :, None], across[:, None]].permute(0, 3, 1, 2)
         return found.contiguous(memory_format=torch.channels_last)
+
+
+@functools.lru_cache(maxsize=64)
+def _channels(value: tuple[float, float, float], device: torch.device) -> Tensor:
+    """(3, 1, 1) of 8-bit channels; kept, since a copy to a GPU waits for what runs there."""
+    return torch.tensor(value, device=device)[:, None, None] * 255
 
 
 @dataclass(frozen=True)

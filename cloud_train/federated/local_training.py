@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,7 +21,7 @@ from torch.nn import functional
 from refocus.cloud_train.data.image_tensors import Features, Photos
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, put, taken, tensors_of
-from refocus.cloud_train.federated.recorded_steps import RecordedSteps, Told
+from refocus.cloud_train.federated.recorded_steps import RecordedSteps, Step, Told
 from refocus.cloud_train.settings import DERIVED, Count, NotNegative, Positive, Share
 
 
@@ -69,20 +69,29 @@ class Progress:
     Attributes:
         steps: mini-batches.
         photos: in them; one that was seen twice counts twice.
-        loss: sum over these photos.
-        right: how many of them were recognised, each before its step.
     """
 
     steps: int = 0
     photos: int = 0
-    loss: float = 0.0
-    right: int = 0
+    _lost: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
+    _right: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+
+    @property
+    def loss(self) -> float:
+        """Sum over the photos. Reading it waits for a GPU; noting does not."""
+        return float(self._lost)
+
+    @property
+    def right(self) -> int:
+        """How many photos were recognised, each before its step."""
+        return int(self._right)
 
     def note(self, loss: Tensor, logits: Tensor, label: Tensor) -> None:
         """Counts a mini-batch: its mean loss, logits (B, C) and labels (B,)."""
         self.steps, self.photos = self.steps + 1, self.photos + len(label)
-        self.loss += float(loss.detach()) * len(label)
-        self.right += int((logits.detach().argmax(1) == label).sum())
+        # The zeros of the beginning lie on the CPU: a number there may be added to a tensor anywhere.
+        self._lost = loss.detach().double() * len(label) + self._lost
+        self._right = (logits.detach().argmax(1) == label).sum() + self._right
 
 
 @dataclass
@@ -121,20 +130,16 @@ class ClientStep:
         each = math.ceil if steps else round
         count = max(1, each(len(self.photos) / self.recipe.batch))
         orders = (self.rng.permutation(len(self.photos)) for _ in (itertools.count() if steps else range(epochs)))
-        rows = (part for order in orders for part in np.array_split(order, count))
-        for part in itertools.islice(rows, steps or None):
-            device = self.network.device
-            yield self.photos.batch(part).to(device), self.photos.label[torch.from_numpy(part)].to(device)
+        parts = (part for order in orders for part in np.array_split(order, count))
+        rows, device = list(itertools.islice(parts, steps or None)), self.network.device
+        # Rows of all mini-batches are copied to a GPU at once: a copy of each would wait for the step before it.
+        drawn = torch.from_numpy(np.concatenate(rows)).to(self.photos.label.device)
+        for part in drawn.split([len(one) for one in rows]):
+            yield self.photos.batch(part).to(device), self.photos.label[part].to(device)
 
     def kept(self, what: str, tensors: Tensors) -> Tensors:
         """Tensors that steps read besides the network's, at the place where recorded steps look for them."""
         return tensors if self.recorded is None else self.recorded.keep(what, tensors)
-
-    def measured(self, logits: Tensor, label: Tensor) -> Tensor:
-        """The loss of a mini-batch, which is noted."""
-        loss = self.loss(logits, label)
-        self.progress.note(loss, logits, label)
-        return loss
 
 
 Update = Callable[[ClientStep], None]
@@ -206,25 +211,31 @@ def interpolated(job: ClientStep) -> None:
 
     Keeps ``v.NAME`` and ``mixing`` in the job's state.
     """
-    shared = tensors_of(job.network)
+    shared, rate = tensors_of(job.network), job.recipe.learning_rate
     learned = _learned(job, job.shared)
-    own = {name: job.state.get(f"v.{name}", shared[name].detach()).clone() for name in learned}
-    mixing = job.state.get("mixing", torch.tensor(job.recipe.mixing)).clone()
-    with only(job.network, [shared[name] for name in learned]):
-        for pixels, label in job.batches(job.recipe.epochs, job.recipe.steps):
-            received = taken(job.network, learned)
-            _step(job, learned, job.loss(job.network(pixels), label), job.recipe.learning_rate)
-            mixed = {n: (mixing * own[n] + (1 - mixing) * received[n]).requires_grad_() for n in learned}
-            loss = job.measured(functional_call(job.network, mixed, (pixels,)), label)
-            slopes = _clipped(torch.autograd.grad(loss, [*mixed.values()]), job.recipe.clip)
-            # By the chain rule: v's slope is a times the mixture's, a's is the mixture's along v - w.
-            along = torch.stack(
-                [((own[n] - received[n]) * s).sum() for n, s in zip(learned, slopes, strict=True)]
-            ).sum()
+    first = {f"v.{name}": shared[name].detach() for name in learned} | {"mixing": torch.tensor(job.recipe.mixing)}
+    begun = {name: job.state.get(name, value).to(job.network.device).clone() for name, value in first.items()}
+    kept = job.kept("interpolated", begun)
+    own, mixing = {name: kept[f"v.{name}"] for name in learned}, kept["mixing"]
+
+    def step(pixels: Tensor, label: Tensor) -> Told:
+        received = taken(job.network, learned)
+        _step(job, learned, job.loss(job.network(pixels), label), rate)
+        mixed = {n: (mixing * own[n] + (1 - mixing) * received[n]).requires_grad_() for n in learned}
+        logits = functional_call(job.network, mixed, (pixels,))
+        loss = job.loss(logits, label)
+        slopes = _clipped(torch.autograd.grad(loss, [*mixed.values()]), job.recipe.clip)
+        # By the chain rule: v's slope is a times the mixture's, a's is the mixture's along v - w.
+        along = torch.stack([((own[n] - received[n]) * s).sum() for n, s in zip(learned, slopes, strict=True)]).sum()
+        with torch.no_grad():
             for name, slope in zip(learned, slopes, strict=True):
-                own[name] -= job.recipe.learning_rate * mixing * slope
-            mixing = (mixing - job.recipe.learning_rate * along).clamp(0.0, 1.0)
-    job.state |= {f"v.{name}": value for name, value in own.items()} | {"mixing": mixing}
+                own[name] -= rate * mixing * slope
+            mixing.copy_((mixing - rate * along).clamp(0.0, 1.0))
+        return Told(loss.detach(), logits.detach())
+
+    with only(job.network, [shared[name] for name in learned]):
+        _repeat(job, ("interpolated", job.recipe), step, (job.recipe.epochs, job.recipe.steps))
+    job.state |= {name: value.clone() for name, value in kept.items()}
 
 
 def interpolate(job: ClientStep) -> None:
@@ -243,14 +254,20 @@ def meta(job: ClientStep) -> None:
     taken where one step on other photos leads: every batch is halved, one half for the step, one for the gradient."""
     own = tensors_of(job.network)
     learned = _learned(job, job.trained)
-    with only(job.network, [own[name] for name in learned]):
-        for pixels, label in job.batches(job.recipe.epochs, job.recipe.steps):
-            before, half = taken(job.network, learned), len(label) // 2
-            _step(job, learned, job.loss(job.network(pixels[:half]), label[:half]), job.recipe.learning_rate)
-            loss = job.measured(job.network(pixels[half:]), label[half:])
-            slopes = torch.autograd.grad(loss, [own[name] for name in learned])
-            put(job.network, before)
-            _move([own[name] for name in learned], slopes, job.recipe, job.recipe.learning_rate)
+    values = [own[name] for name in learned]
+
+    def step(pixels: Tensor, label: Tensor) -> Told:
+        before, half = taken(job.network, learned), len(label) // 2
+        _step(job, learned, job.loss(job.network(pixels[:half]), label[:half]), job.recipe.learning_rate)
+        logits = job.network(pixels[half:])
+        loss = job.loss(logits, label[half:])
+        slopes = torch.autograd.grad(loss, values)
+        put(job.network, before)
+        _move(values, slopes, job.recipe, job.recipe.learning_rate)
+        return Told(loss.detach(), logits.detach())
+
+    with only(job.network, values):
+        _repeat(job, ("meta", job.recipe), step, (job.recipe.epochs, job.recipe.steps))
 
 
 def one_epoch(job: ClientStep) -> None:
@@ -315,7 +332,8 @@ def _descend(
 
     with only(job.network, learned):
         if job.recorded is not None and recipe.optimiser == "sgd" and not recipe.momentum and not recipe.cosine:
-            _replay(job, job.recorded, names, objective, (epochs, steps), (more is not None, loss is not None))
+            kind = (tuple(names), more is not None, loss is not None, recipe)
+            _repeat(job, kind, _plain_sgd(job, learned, objective), (epochs, steps))
             return
         optimiser = _optimiser(learned, recipe)
         whole = steps or epochs * max(1, round(len(job.photos) / recipe.batch))
@@ -331,22 +349,20 @@ def _descend(
                 schedule.step()
 
 
-def _replay(
-    job: ClientStep,
-    recorded: RecordedSteps,
-    names: Sequence[str],
-    objective: Objective,
-    length: tuple[int, int],
-    kind: tuple[bool, bool],
-) -> None:
-    """Plain SGD as recorded steps.
+def _repeat(job: ClientStep, what: Hashable, step: Step, length: tuple[int, int]) -> None:
+    """One step for each mini-batch; on a GPU it is recorded once and replayed.
 
     Args:
+        what: kind of step: everything that decides what ``step`` does, but for tensors.
         length: epochs and steps.
-        kind: whether the objective has a term more, and whether it is another one than the job's.
     """
-    own = tensors_of(job.network)
-    learned = [own[name] for name in names]
+    for pixels, label in job.batches(*length):
+        told = step(pixels, label) if job.recorded is None else job.recorded.step(what, step, pixels, label)
+        job.progress.note(told.loss, told.logits, label[-len(told.logits) :])
+
+
+def _plain_sgd(job: ClientStep, learned: Sequence[Tensor], objective: Objective) -> Step:
+    """A step of SGD without momentum."""
 
     def step(pixels: Tensor, label: Tensor) -> Told:
         found, told = objective(pixels, label)
@@ -355,9 +371,7 @@ def _replay(
         _move([v for v, _ in moved], [s for _, s in moved], job.recipe, job.recipe.learning_rate)
         return told
 
-    for pixels, label in job.batches(*length):
-        told = recorded.step((tuple(names), kind, job.recipe), step, pixels, label)
-        job.progress.note(told.loss, told.logits, label)
+    return step
 
 
 def _optimiser(learned: Sequence[Tensor], recipe: ClientRecipe) -> torch.optim.Optimizer:
@@ -374,12 +388,13 @@ def _step(job: ClientStep, names: Sequence[str], loss: Tensor, learning_rate: fl
 
 
 @torch.no_grad()
-def _move(values: Sequence[Tensor], slopes: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> None:
-    for value, slope in zip(values, _clipped(slopes, recipe.clip), strict=True):
-        value -= learning_rate * (slope + recipe.weight_decay * value)
+def _move(values: list[Tensor], slopes: Sequence[Tensor], recipe: ClientRecipe, learning_rate: float) -> None:
+    moves = list(torch._foreach_mul(values, recipe.weight_decay))
+    torch._foreach_add_(moves, _clipped(slopes, recipe.clip))
+    torch._foreach_mul_(moves, learning_rate)
+    torch._foreach_sub_(values, moves)
 
 
 def _clipped(slopes: Sequence[Tensor], most: float) -> list[Tensor]:
-    norm = torch.stack([slope.norm() for slope in slopes]).norm()
-    factor = (most / (norm + 1e-6)).clamp(max=1.0)
-    return [slope * factor for slope in slopes]
+    norm = torch.stack(torch._foreach_norm(list(slopes))).norm()
+    return list(torch._foreach_mul(list(slopes), (most / (norm + 1e-6)).clamp(max=1.0)))

@@ -77,6 +77,7 @@ class RecordedSteps:
     def _record(self, step: Step, photos: Tensor, label: Tensor) -> _Recorded:
         photos, label = photos.clone(), label.clone()
         before = {name: tensor.detach().clone() for name, tensor in tensors_of(self._network).items()}
+        still = {name: tensor.clone() for name, tensor in self.still.items()}
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -84,6 +85,8 @@ class RecordedSteps:
                 step(photos, label)
         torch.cuda.current_stream().wait_stream(side)
         put(self._network, before)
+        for name, tensor in still.items():
+            self.still[name].copy_(tensor)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):  # runs nothing
             told = step(photos, label)

@@ -151,6 +151,7 @@ def _federated(programme: Programme, documents: dict[str, Document], pictures: P
     """The section of a programme of federated tables, whatever of it has been run."""
     documents = of_these_settings(programme, documents)  # others would be compared at unequal budgets
     rows, tables = federated_orders.judge(programme, documents), []
+    attempts = federated_orders.judge(programme, documents, programme.attempts)
     for name in programme.tables:
         found = federated_orders.table_rows(programme, name, documents)
         if found:
@@ -162,6 +163,7 @@ def _federated(programme: Programme, documents: dict[str, Document], pictures: P
         "report/templates/federated_programme.md.j2",
         summary=federated_orders.summary(rows),
         orders=table(federated_orders.ORDER_COLUMNS, rows),
+        attempts=table(federated_orders.ORDER_COLUMNS, attempts) if attempts else None,
         tables=tables,
         missing=[name for name in programme.tables if name not in {one["name"] for one in tables}],
         markdown=_markdown,

@@ -52,9 +52,15 @@ def read_documents(folder: Path) -> dict[str, Document]:
     return found
 
 
-def judge(programme: Programme, documents: Mapping[str, Document]) -> list[dict[str, Any]]:
-    """Every order with its verdict: reversed ones first, then those not seen, those that hold, those not yet run."""
-    rows = [_judged(programme, order, documents) for order in programme.orders]
+def judge(
+    programme: Programme, documents: Mapping[str, Document], orders: Sequence[Order] | None = None
+) -> list[dict[str, Any]]:
+    """Every order with its verdict: reversed ones first, then those not seen, those that hold, those not yet run.
+
+    Args:
+        orders: default: those of the programme, without its further attempts.
+    """
+    rows = [_judged(programme, order, documents) for order in (programme.orders if orders is None else orders)]
     ranks = (REVERSED, NOT_SEEN, HOLDS, NOT_RUN)
     return sorted(rows, key=lambda row: ranks.index(row["verdict"]))
 

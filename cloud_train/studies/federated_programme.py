@@ -93,11 +93,13 @@ class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         defaults: settings of every table.
         tables: by name, in the order in which they are run.
         orders: what is judged, written before anything is run.
+        attempts: the same orders in other tables, for those that did not hold; they count for themselves.
     """
 
     defaults: dict[str, Any]
     tables: dict[str, Table]
     orders: tuple[Order, ...]
+    attempts: tuple[Order, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def load_programme(path: Path) -> Programme:
         for method in resolved(programme, name).methods:
             find_method(method)
         config_of(programme, name)
-    for order in programme.orders:
+    for order in (*programme.orders, *programme.attempts):
         _check_order(programme, order)
     return programme
 

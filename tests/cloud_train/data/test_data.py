@@ -240,6 +240,12 @@ def test_a_photo_is_a_pure_function_of_its_name():
     assert glyphs.read(name) != glyphs.read("glyphs/4/14/15.png")
 
 
+def test_letters_are_the_same_photos_on_every_machine():
+    names = [f"glyphs/3/{person}/{index}.png" for person in range(8) for index in range(4)]
+    pixels = b"".join(np.asarray(Image.open(io.BytesIO(glyphs.read(name)))).tobytes() for name in names)
+    assert hashlib.sha256(pixels).hexdigest() == "f5fdafa01f574cba25fa45b53bb86b7e41aec4e5ab6ea856b878a18c63eb2002"
+
+
 def test_a_name_that_is_no_glyph_is_refused():
     with pytest.raises(DataError, match="is not a glyph photo"):
         glyphs.read("holiday.png")
