@@ -9,6 +9,7 @@ copied from the bank of before.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ import torch
 from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.data import partitions
 from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say, track
 from refocus.edge.files import write_file
@@ -104,6 +106,7 @@ def extract(backbone: Backbone, table: PhotoTable, folder: Path, device: str = "
 
     Raises:
         PhotoError: a photo cannot be decoded; rows before it are kept, and the next call goes on from there.
+        DataError: the disk has no room for the features.
     """
     network, photos = _network(backbone), _photos(table)
     key = _key(network, photos)
@@ -145,9 +148,9 @@ def _fill(backbone: Backbone, table: PhotoTable, place: Path, device: str, netwo
 
 def _begin(place: Path, network: str, photos: np.ndarray, width: int) -> None:
     """A bank with the features that other banks of this network have of these photos."""
-    features = np.lib.format.open_memmap(
-        place / "features.npy", mode="w+", dtype=np.float32, shape=(len(photos), width)
-    )
+    path = place / "features.npy"
+    features = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(len(photos), width))
+    _take_room(path)
     row_of = {digest.tobytes(): row for row, digest in enumerate(photos)}
     missing = np.ones(len(photos), dtype=bool)
     for other in sorted(path for path in place.parent.iterdir() if path != place and _is_of(path, network)):
@@ -162,6 +165,28 @@ def _begin(place: Path, network: str, photos: np.ndarray, width: int) -> None:
     np.save(place / "photos.npy", photos)
     np.save(place / "missing.npy", np.flatnonzero(missing))
     _count(place, network, 0)
+
+
+def _take_room(path: Path) -> None:
+    """Takes the disk space of a file that has its size and no content yet.
+
+    What is written to a mapped file on a full disk is no error but the end of the process.
+
+    Raises:
+        DataError: there is no room.
+    """
+    allocate = getattr(os, "posix_fallocate", None)  # macOS has none
+    if allocate is None:
+        return
+    with path.open("r+b") as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            allocate(file.fileno(), 0, size)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                return  # file systems that cannot tell
+            path.unlink()
+            raise DataError(f"{path}: {size / 1e6:.0f} MB of features find no room ({error.strerror})") from None
 
 
 def _is_of(place: Path, network: str) -> bool:

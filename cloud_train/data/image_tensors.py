@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import io
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.photos import cropped
+from refocus.edge.photos.header import open_image
 
 LOOKED_AT = 16  # photos of a table whose headers say how large they are, spread evenly
 
@@ -98,10 +98,13 @@ def decoded(table: PhotoTable, contract: Preprocessing, what: str) -> np.ndarray
 
 
 def enlargement(table: PhotoTable, contract: Preprocessing) -> float:
-    """How many times photos are enlarged for a network: its input's side over the median of their shorter sides."""
+    """How many times photos are enlarged for a network: its input's side over the median of their shorter sides.
+
+    Photos that cannot be opened are passed over; they are named where they are used.
+    """
     rows = np.linspace(0, len(table) - 1, min(LOOKED_AT, len(table))).astype(int)
     sides = []
     for name in table.photo[rows].tolist():
-        with Image.open(io.BytesIO(table.read(name))) as image:
+        with suppress(Exception), open_image(table.read(name))[0] as image:
             sides.append(min(image.size))
-    return contract.crop / float(np.median(sides))
+    return contract.crop / float(np.median(sides)) if sides else 1.0

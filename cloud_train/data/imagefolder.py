@@ -20,7 +20,7 @@ from refocus.cloud_train.progress import say
 from refocus.edge.photos import MAX_PHOTO_BYTES
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
-PHOTOS_UNREAD = {".avif", ".heic", ".heif", ".jfif", ".jp2", ".jxl"}
+PHOTOS_UNREAD = {".apng", ".avif", ".dng", ".heic", ".heif", ".jfif", ".jp2", ".jpe", ".jxl"}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 

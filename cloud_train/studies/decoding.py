@@ -5,7 +5,7 @@ twice, decoded at full size and as ``pillow-scaled`` says. Enlarged photos have 
 one row adds noise to every pixel. The control decodes below the target and enlarges, as a decoder does that scales too
 far.
 
-    RUN/photos/NAME.json     one photo: every variant of it
+    RUN/photos/NAME-PHOTO-WEIGHTS.json     one photo: every variant of it
     RUN/studies/decoding.json     the results document
 """
 
@@ -35,6 +35,7 @@ from refocus.cloud_train.studies import page
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256
 from refocus.edge.photos import decode_photo, preprocess
+from refocus.export.program import weights_hash
 
 ENCODER = "mobilenetv2"
 NOISE = 8.0  # levels of 255, standard deviation
@@ -88,10 +89,10 @@ def study_decoding(source: str, run: Path, command: str, photos: int = 0) -> dic
     classes = (folder / "classes.txt").read_text(encoding="utf-8").split()
     backbone, kept = published_backbone(made, source), run / "photos"
     kept.mkdir(parents=True, exist_ok=True)
-    rows: list[list[dict[str, Any]]] = [
-        once(kept / f"{path.stem}-{file_sha256(path)[:16]}.json", lambda path=path: list(_photo(path, backbone)))  # type: ignore[misc]
-        for path in track(files, "decoding", len(files))
-    ]
+    weights, rows = weights_hash(backbone.network)[:8], list[list[dict[str, Any]]]()
+    for path in track(files, "decoding", len(files)):
+        variants = functools.partial(_variants, path, backbone)
+        rows.append(once(kept / f"{path.stem}-{file_sha256(path)[:16]}-{weights}.json", variants))
     truth = np.array([classes.index(path.stem) for path in files])
     return page.study_document(
         "decoding",
@@ -106,6 +107,10 @@ def study_decoding(source: str, run: Path, command: str, photos: int = 0) -> dic
 
 def _fingerprint(files: Sequence[Path]) -> str:
     return hashlib.sha256("".join(map(file_sha256, files)).encode()).hexdigest()
+
+
+def _variants(path: Path, backbone: Backbone) -> list[dict[str, Any]]:
+    return list(_photo(path, backbone))
 
 
 def _photo(path: Path, backbone: Backbone) -> Iterator[dict[str, Any]]:

@@ -41,6 +41,7 @@ from refocus.export.parity import read_streams
 from refocus.export.program import Checkpoint, load_checkpoint
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
+SMALL = "iciia_t"
 NOTHING = 1e-6  # of accuracy, which rounding may leave where people gain and lose alike
 
 
@@ -438,7 +439,7 @@ def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[st
 
 
 def delivered_variant(heads: Sequence[Path], where: str) -> str:
-    """The variant a device would get: ICIIA-T if the run has it, else the first one; every seed must have it.
+    """The variant a device would get: ICIIA-T if the run has it, else another small head; every seed must have it.
 
     Raises:
         DataError: no heads, or no variant that every seed has.
@@ -452,7 +453,7 @@ def delivered_variant(heads: Sequence[Path], where: str) -> str:
         raise DataError(
             f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
         )
-    return "iciia_t" if "iciia_t" in common else min(common)
+    return min(common, key=lambda name: (name != SMALL, not name.startswith(SMALL), name))
 
 
 def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:

@@ -51,11 +51,11 @@ class Calibration:
         inputs: dict[str, list[tuple[Tensor, ...]]] = {program.identity: [] for program in (encoder, *heads)}
         for paths in streams.values():
             people = [EagerRecognizer(encoder, head) for head in heads]
-            for _, content in list(distinct(paths))[: max(1, MOST_PHOTOS // len(streams))]:
+            for path, content in list(distinct(paths))[: max(1, MOST_PHOTOS // len(streams))]:
                 digest.update(hashlib.sha256(content).digest())
                 photos += 1
                 for number, person in enumerate(people):
-                    answer = person.recognize(content)
+                    answer = person.recognize(content, str(path))
                     inputs[heads[number].identity].append(answer.given)
                     if number == 0:
                         inputs[encoder.identity].append(answer.pixels)

@@ -158,7 +158,7 @@ class Reference:
         self.steps = list(steps(streams, self.window))
         require_coverage(self.steps, self.window)
         people = {name: EagerRecognizer(encoder, head.definition or head) for name in streams}
-        answers = (people[step.person].recognize(step.content) for step in self.steps)
+        answers = (people[step.person].recognize(step.content, str(step.path)) for step in self.steps)
         # Nothing is compared with what the programs were given; a pixel tensor per photo would be kept, and copied.
         self.answers = [replace(answer, pixels=(), given=()) for answer in answers]
 

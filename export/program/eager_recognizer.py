@@ -43,9 +43,13 @@ class EagerRecognizer:
         self.past: dict[str, deque[np.ndarray]] = {s.name: deque(maxlen=max(1, s.slots)) for s in head.state}
 
     @torch.inference_mode()
-    def recognize(self, content: bytes) -> EagerAnswer:
-        """One photo; its feature, or every other row that the program left, joins the past."""
-        pixels = torch.from_numpy(preprocess(content, self.preprocessing))
+    def recognize(self, content: bytes, where: str = "photo") -> EagerAnswer:
+        """One photo; its feature, or every other row that the program left, joins the past.
+
+        Args:
+            where: name of the photo, for errors.
+        """
+        pixels = torch.from_numpy(preprocess(content, self.preprocessing, where))
         shown = pixels, *(self.encoder.defaults[spec.name] for spec in self.encoder.inputs if spec.name != "photo")
         feature = self.encoder.module(*shown)
         length = min(self.seen, self.window)

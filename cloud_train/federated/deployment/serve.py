@@ -17,7 +17,8 @@ from refocus.cloud_train.federated.deployment.session import Deployment, place_o
 from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import starting
+from refocus.cloud_train.runs.folder import same_inputs, starting
+from refocus.edge.files import file_sha256
 
 POLL_S = 1.0
 IN_VAIN = 5  # sessions that end without a round before the server gives up
@@ -47,6 +48,9 @@ def serve(kit: Path, folder: Path, config: FederatedConfig, asked: Deployment, p
     with starting(folder):
         run = FederatedRun(folder, config)
         asked = save_deployment(folder, asked)
+        if config.checkpoint:
+            given = {"checkpoint": file_sha256(Path(config.checkpoint))}
+            same_inputs(folder, given, made=[place_of(folder)])  # everybody would begin again from another training
         # Pretrains the body, if there is none, before anybody waits for it.
         run.participant(asked.method, asked.seed, asked.rates)
     place = place_of(folder)
@@ -98,10 +102,15 @@ def _gathered(operator: Operator, asked: Deployment, patience: float) -> list[st
 
 def _followed(operator: Operator, job: str, place: Path, clients: Sequence[str], watch: Watch) -> str:
     """Shows a session to its end, and ends it between two rounds when somebody could join it."""
-    until = float("inf")
+    until, told = float("inf"), dict[str, str]()
     while not (status := operator.status(job)).startswith(OVER):
         watch.look()
         session = _session(place)
+        absent = {**dict.fromkeys(session.get("lost", {}), "it does not answer"), **session.get("late", {})}
+        for name, why in absent.items():
+            if told.get(name) != why:
+                say(f"{name} takes no part: {why}")
+        told = absent
         if session.get("over"):
             until = min(until, time.monotonic() + END_S)
             if time.monotonic() > until:  # calls to those who are lost would keep the job to their deadline

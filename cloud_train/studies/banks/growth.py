@@ -42,8 +42,8 @@ def study_growth(run: TaperRun, seeds: Sequence[int], command: str, count: int =
     shares: dict[tuple[str, str], list[Shares]] = {}
     seconds: dict[str, list[float]] = {}
     left_out, test = [], run.photos("test")
-    for number, seed in enumerate(seeds):
-        domain = run.domains[-1 - number % len(run.domains)]
+    for seed in seeds:
+        domain = run.domains[-1 - seed % len(run.domains)]
         left_out.append(domain)
         without, grown = _grown(run, domain, seed)
         runs = {WITHOUT: without, GROWN: grown, AT_ONCE: run}

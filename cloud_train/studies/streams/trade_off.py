@@ -19,6 +19,7 @@ import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
 from refocus.cloud_train.data.pseudo_people import BASE, Cell
+from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.test_time.trade_off import (
     FAMILIES,
     FOREIGN_PART,
@@ -77,7 +78,7 @@ def study_trade_off(settings: StreamSettings, run: Path, seeds: Sequence[int], c
 
     Raises:
         UsageError: an unknown name.
-        DataError: a photo set or weights are not there.
+        DataError: a photo set or weights are not there, or no people have photos enough.
     """
     curves = of_all_points(settings, run, "curves", run_curve, seeds)
     chosen = choose_elsewhere(curves)
@@ -92,6 +93,9 @@ def choose_elsewhere(curves: Curves) -> float:
     """The value that validation people choose; sets, encoders and seeds count by their people."""
     pooled = {(row["cell"], row["value"]): row["gain"]["mean"] for row in _pooled(curves, "validation", ("elsewhere",))}
     grid = FAMILIES["elsewhere"][0]
+    empty = [cell.name for cell in (*OWN, *FOREIGN) if (cell.name, grid[0]) not in pooled]
+    if empty:
+        raise DataError(f"no validation people have photos enough for {', '.join(empty)}; give more photos, or sets")
     own, foreign = (
         np.array([np.mean([pooled[cell.name, value] for cell in cells]) for value in grid]) for cells in (OWN, FOREIGN)
     )

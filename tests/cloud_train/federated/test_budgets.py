@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional
@@ -19,7 +22,7 @@ from refocus.cloud_train.backbones.backbone import create_backbone, load_weights
 from refocus.cloud_train.backbones.feature_cache import extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.data.image_tensors import Features, Photos
+from refocus.cloud_train.data.image_tensors import Features, Photos, enlargement
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated import programs
@@ -290,6 +293,18 @@ def test_photos_much_smaller_than_the_networks_input_are_said_to_be(side, told, 
     with caplog.at_level("INFO", "refocus"):
         run.check(["fedavg"])
     assert ("photos are enlarged 2.7 times to the network's 16 pixels" in caplog.text) is told
+
+
+def test_a_photo_that_pillow_cannot_open_is_passed_over_where_sizes_are_looked_at():
+    def read(name):
+        stream = io.BytesIO()
+        Image.new("RGB", (8, 8)).save(stream, "PNG")
+        return b"no photo" if name == "a" else stream.getvalue()
+
+    table = PhotoTable.of(["a", "b"], ["x", "y"], read)
+    contract = SimpleNamespace(crop=16)
+    assert enlargement(table, contract) == 2.0
+    assert enlargement(table.rows(np.array([0])), contract) == 1.0
 
 
 @pytest.mark.cuda

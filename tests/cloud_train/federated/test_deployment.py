@@ -7,13 +7,14 @@ import logging
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.commands.federate import read_classes
@@ -33,8 +34,9 @@ from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from refocus.cloud_train.runs.folder import save_settings
+from refocus.cloud_train.runs.folder import same_inputs, save_settings
 from refocus.edge.errors import RefocusError
+from refocus.edge.files import file_sha256
 
 NETWORK = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
 RATES = Rates(0.25, 0.01)
@@ -223,6 +225,19 @@ def test_a_server_that_cannot_begin_leaves_no_folder_that_refuses_the_corrected_
     with pytest.raises(UsageError, match="need a vision transformer"):
         serve(tmp_path / "server", tmp_path / "deployed", config, Deployment("pfedpg", 0, RATES, ()), 1.0)
     assert not (tmp_path / "deployed").exists()
+
+
+def test_a_training_does_not_go_on_from_another_checkpoint_at_the_same_place(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated)
+    checkpoint = Path(simulated.config.checkpoint)
+    same_inputs(folder, {"checkpoint": file_sha256(checkpoint)})
+    place_of(folder).mkdir(parents=True)
+    (tmp_path / "server").mkdir()
+    save_settings(tmp_path / "server" / "project.json", Project("localhost", 1, names))
+    save_file({name: value + 1 for name, value in load_file(checkpoint).items()}, checkpoint)
+    config = replace(simulated.config, source="", classes=simulated.classes)
+    with pytest.raises(DataError, match="was started on other checkpoint"):
+        serve(tmp_path / "server", folder, config, Deployment("pfedpg", 0, RATES, ()), 1.0)
 
 
 def test_a_training_in_the_same_place_with_other_settings_is_refused(simulated, tmp_path):

@@ -239,6 +239,7 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
         victim.says("round 2, ")
         victim.kill()
         running.says(f"absent {NAMES[1]}")
+        running.says(f"{NAMES[1]} takes no part: ")
         victim.start()
         running.says("a session with 3 of 3 clients")
         victim.says("trained on")

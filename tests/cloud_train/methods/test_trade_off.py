@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.test_time.trade_off import FAMILIES, answered_right, best_point, median_similarity
+from refocus.cloud_train.studies.streams.trade_off import choose_elsewhere
 from refocus.edge.recognize import ShareSettings
 from tests.cloud_train.methods.test_test_time import knowledge, photos
 
@@ -52,3 +54,8 @@ def test_the_default_is_what_validation_people_chose():
         pytest.skip("docs/results/trade-off.json is not there")
     document = json.loads(RESULTS.read_text())
     assert ShareSettings().elsewhere == document["chosen"] == document["settings"]["elsewhere"]
+
+
+def test_photo_sets_without_photos_enough_are_named_where_a_setting_is_chosen():
+    with pytest.raises(DataError, match="no validation people have photos enough for"):
+        choose_elsewhere({})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -161,6 +163,20 @@ def test_one_changed_weight_changes_the_hash(backbone):
 # --- ICIIA -----------------------------------------------------------------------------------------------------
 
 CONFIG = IciiaConfig(width=16, layers=1, partitions=4, heads=2, window=8)
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="this system cannot take room for a file")
+def test_a_disk_without_room_for_features_is_an_error_and_not_the_end_of_the_process(
+    backbone, table, tmp_path, monkeypatch
+):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DataError, match="MB of features find no room"):
+            extract(backbone, table.rows(np.arange(3)), tmp_path)
+    assert len(extract(backbone, table.rows(np.arange(3)), tmp_path).features) == 3
 
 
 def toy_bank(seed: int, split: str, clients: int = 24, each: int = 16, noise: float = 0.3) -> FeatureCache:

@@ -190,6 +190,8 @@ def test_a_width_that_256_does_not_divide_can_be_evaluated_too(tmp_path):
     assert delivered_variant(heads(tmp_path, ("seed-0", "iciia_p64"), ("seed-1", "iciia_p64")), "run") == "iciia_p64"
     both = heads(tmp_path, ("seed-0", "iciia_b"), ("seed-0", "iciia_t"))
     assert delivered_variant(both, "run") == "iciia_t"
+    residual = heads(tmp_path, ("seed-2", "iciia_b_residual"), ("seed-2", "iciia_t_residual"))
+    assert delivered_variant(residual, "run") == "iciia_t_residual"
 
 
 def test_what_was_trained_is_recorded_per_bundle(results):
