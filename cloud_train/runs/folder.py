@@ -239,6 +239,8 @@ def once(path: Path, compute: Callable[[], Result], what: str = "", before: floa
                     say(f"{what}, {seconds:.0f} s")
     try:
         stored: Result = read(path)
+        if path.suffix == ".json" and (stored is None or stored == {}):
+            raise ValueError("it holds nothing")
     except (ValueError, EOFError, zipfile.BadZipFile, SafetensorError) as error:
         raise DataError(f"{path} is damaged ({error}); delete it, and it is computed again") from None
     return stored

@@ -19,7 +19,7 @@ Every step is skipped if its result is there, so an interrupted run resumes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -514,6 +514,8 @@ class Run:
         plain, bank = prepared.plain, prepared.bank
         validation, iciia = bank.of_split("validation"), trained.model.iciia.config
         by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, iciia))
+        if advice := advice_on(by_history, iciia.classifier):
+            say(advice)
         if recipe.kind in ("warm_up", "shares"):
             count = choose_warm_up(by_history, iciia.receptive_field)
             gate: WarmUpGate | StatisticsGate = WarmUpGate(count)
@@ -551,6 +553,24 @@ class Run:
             },
         )
         return save_checkpoint(path, head.state_dict(), card)
+
+
+def advice_on(by_history: Mapping[int, tuple[float, float]], classifier: str) -> str:
+    """What to do about a head that is behind the plain classifier even with the longest history; "" for any other.
+
+    Args:
+        by_history: accuracy of the plain classifier and of the head on validation people, by photos before the target.
+        classifier: of the head's blocks.
+    """
+    longest = max(by_history, default=0)
+    plain, personal = by_history.get(longest, (0.0, 0.0))
+    if personal >= plain or classifier != "own":
+        return ""
+    return (
+        f"the head is behind the plain classifier on validation people even after {longest} photos ({personal:.1%}"
+        f" against {plain:.1%}): the training photos may be too few for a classifier of its own; set"
+        " block.classifier = residual, which starts from the plain one, or train for more epochs"
+    )
 
 
 def label_rates(table: PhotoTable) -> tuple[float, ...]:

@@ -23,6 +23,7 @@ from refocus.cloud_train.federated.deployment.kits import (
     SERVER_CLASS,
     settle_storage,
 )
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.edge.errors import RefocusError
 
 START_S = 120  # that a job's processes may take to come up: each imports torch
@@ -35,12 +36,19 @@ class ServerFailed(RefocusError):
 
 
 def become_client(kit: Path, name: str) -> None:
-    """Turns this process into NVFlare's client of a kit; it ends when it is stopped."""
+    """Turns this process into NVFlare's client of a kit; it ends when it is stopped.
+
+    Raises:
+        UsageError: another process is that client. NVFlare would let both run, and neither train.
+    """
     settings = [f"uid={name}", f"heart_beat_interval={HEARTBEAT_S}"]
     command = [sys.executable, "-u", "-m", *_command("client", kit, settings)]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, command)  # noqa: S606  no shell, our own interpreter
+    refusal = f"{kit} is in use by another refocus federate client on this machine; stop that one, or give another kit"
+    with one_at_a_time(kit / ".client.lock", refusal) as lock:
+        os.set_inheritable(lock, True)  # held for as long as the process that this one becomes
+        os.execv(sys.executable, command)  # noqa: S606  no shell, our own interpreter
 
 
 @contextlib.contextmanager

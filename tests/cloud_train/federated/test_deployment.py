@@ -26,6 +26,7 @@ from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.client_data import own_client
 from refocus.cloud_train.federated.deployment.kits import Project, project_of, provision
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed
+from refocus.cloud_train.federated.deployment.processes import become_client
 from refocus.cloud_train.federated.deployment.serve import _newcomers, serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
 from refocus.cloud_train.federated.deployment.site import Site
@@ -34,6 +35,7 @@ from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.runs.folder import same_inputs, save_settings
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import file_sha256
@@ -349,6 +351,11 @@ def test_photos_of_several_clients_are_refused(simulated, tmp_path):
     assert read_classes(str(simulated.folder)) == tuple("012345")
     with pytest.raises(DataError, match="has photos of 3 clients"):
         own_photos(tmp_path / "all.npz")
+
+
+def test_a_kit_serves_one_client_at_a_time(tmp_path):
+    with one_at_a_time(tmp_path / ".client.lock"), pytest.raises(UsageError, match="in use by another"):
+        become_client(tmp_path, "north")
 
 
 def test_names_and_folders_that_are_none_are_refused_before_anything_starts(tmp_path):

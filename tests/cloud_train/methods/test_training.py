@@ -39,7 +39,7 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
-from refocus.cloud_train.runs.iciia import Run
+from refocus.cloud_train.runs.iciia import Run, advice_on
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import preprocess
 from refocus.export.program import SIGNATURE, weights_hash
@@ -295,6 +295,19 @@ def test_clients_with_too_few_photos_are_an_error():
 )  # fmt: skip
 def test_the_warm_up_is_the_shortest_history_that_never_loses_afterwards(personal, warm_up):
     assert choose_warm_up({k: (0.5, value) for k, value in personal.items()}, window=8) == warm_up
+
+
+@pytest.mark.parametrize(
+    ("classifier", "personal", "advised"),
+    [("own", 0.6, True), ("own", 0.8, False), ("residual", 0.6, False), ("shared", 0.6, False)],
+)
+def test_a_head_that_stays_behind_the_plain_classifier_comes_with_advice(classifier, personal, advised):
+    found = advice_on({0: (0.7, 0.9), 15: (0.7, personal)}, classifier)
+    assert ("even after 15 photos (60.0% against 70.0%)" in found and "residual" in found) is advised
+
+
+def test_no_photos_to_judge_by_are_no_reason_for_advice():
+    assert advice_on({}, "own") == ""
 
 
 TWO_PROCESSES = """

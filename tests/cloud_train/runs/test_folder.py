@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.runs.folder import once
 
 
@@ -54,3 +55,10 @@ def test_a_computation_that_fails_leaves_nothing_and_the_next_one_goes_on(tmp_pa
         once(tmp_path / "a.json", lambda: 1 / 0)
     assert not (tmp_path / "a.json").exists()
     assert once(tmp_path / "a.json", lambda: {"x": 2}) == {"x": 2}
+
+
+@pytest.mark.parametrize("content", ["null", "{}", "[", ""])
+def test_a_result_that_holds_nothing_is_named_as_damaged(content, tmp_path):
+    (tmp_path / "point.json").write_text(content)
+    with pytest.raises(DataError, match=r"point\.json is damaged .*delete it"):
+        once(tmp_path / "point.json", dict)
