@@ -13,8 +13,8 @@ from torch import Tensor
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Preprocessing
-from refocus.edge.photos import cropped
-from refocus.edge.photos.header import open_image
+from refocus.edge.errors import PhotoError
+from refocus.edge.photos import cropped, decode_photo
 
 LOOKED_AT = 16  # photos of a table whose headers say how large they are, spread evenly
 
@@ -105,6 +105,6 @@ def enlargement(table: PhotoTable, contract: Preprocessing) -> float:
     rows = np.linspace(0, len(table) - 1, min(LOOKED_AT, len(table))).astype(int)
     sides = []
     for name in table.photo[rows].tolist():
-        with suppress(Exception), open_image(table.read(name))[0] as image:
-            sides.append(min(image.size))
+        with suppress(PhotoError):
+            sides.append(min(decode_photo(table.read(name), name).size))
     return contract.crop / float(np.median(sides)) if sides else 1.0
