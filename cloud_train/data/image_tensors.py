@@ -16,7 +16,7 @@ from refocus.edge.bundle import Preprocessing
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos import cropped, decode_photo
 
-LOOKED_AT = 16  # photos of a table whose headers say how large they are, spread evenly
+LOOKED_AT = 16  # photos of a table that are opened to see how large they are, spread evenly
 
 
 @dataclass(frozen=True)

@@ -556,7 +556,7 @@ class Run:
 
 
 def advice_on(by_history: Mapping[int, tuple[float, float]], classifier: str) -> str:
-    """What to do about a head that is behind the plain classifier even with the longest history; "" for any other.
+    """Advice on a head that is behind the plain classifier even with the longest history; "" for any other.
 
     Args:
         by_history: accuracy of the plain classifier and of the head on validation people, by photos before the target.
