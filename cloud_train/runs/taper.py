@@ -2,6 +2,8 @@
 
     RUN/taper.json                    what was asked for
     RUN/photos/SPLIT.npy              the photos, decoded and cropped
+    RUN/photos/teacher.npy            what a teacher says of the training photos, where there is one
+    RUN/features/                     the teacher's features, see refocus.cloud_train.backbones.feature_cache
     RUN/text.safetensors              the classes' descriptions
     RUN/curves.jsonl                  losses of all trainings, by step
     RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
@@ -45,6 +47,7 @@ from refocus.cloud_train.methods.taper.descriptions import (
     sentence_encoder,
     text_descriptions,
 )
+from refocus.cloud_train.methods.taper.teacher import Teacher
 from refocus.cloud_train.methods.taper.train import (
     SHARDS,
     TaperRecipe,
@@ -68,6 +71,7 @@ from refocus.cloud_train.runs.folder import (
     save_settings,
     settings_of,
 )
+from refocus.cloud_train.runs.taper_teacher import TeacherNetwork, teacher_logits, teacher_of
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.cloud_train.settings import Photos as PhotoSource
 from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
@@ -125,6 +129,7 @@ class TaperConfig:
         norm: batch normalisation while mixers are learned, "mixed" or "task" (:class:`Taper`).
         text_encoder: Hugging Face name or folder of a sentence encoder.
         recipe: how the three stages are trained.
+        teacher: pretrained network whose logits all of them learn from too, and what they are compared with.
         glyph_clients: writers per split.
         data_seed: of drawing and splitting.
         grown_from: run whose bank gets one basis more, of these photos; "": a bank of its own. See
@@ -148,6 +153,7 @@ class TaperConfig:
     norm: Literal["mixed", "task"] = "mixed"
     text_encoder: str = MINILM
     recipe: TaperRecipe = field(default_factory=lambda: TaperRecipe((5, 16, 1), (0.1, 0.1, 0.005), any_domain=0.0))
+    teacher: TeacherNetwork = field(default_factory=TeacherNetwork)
     glyph_clients: dict[str, Count] = field(default_factory=lambda: {"train": 4000, "validation": 100, "test": 200})
     data_seed: Annotated[int, msgspec.Meta(ge=0)] = 0
     grown_from: FilePath = ""
@@ -210,7 +216,7 @@ class TaperRun:
         found = contents(self.folder, self.table) | {"super-categories": _digest(self.groups.tolist())}
         if self.config.description_column:
             found["descriptions of classes"] = _digest(self.texts)
-        for network in (self.config.small, self.config.large):
+        for network in (self.config.small, self.config.large, self.config.teacher):
             if network.checkpoint:
                 found[f"weights {network.checkpoint}"] = file_sha256(Path(network.checkpoint))
         return found
@@ -239,6 +245,8 @@ class TaperRun:
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
+        if self.config.teacher.name:
+            teacher_of(self.config.teacher, self.table.classes)
         if self.config.small.frozen:
             if not self.config.small.checkpoint:
                 raise UsageError(
@@ -303,6 +311,15 @@ class TaperRun:
 
     def descriptions(self, text: bool = True) -> Descriptions:
         return self.text if text else bag_of_words(len(self.table.classes), len(self.domains))
+
+    @cached_property
+    def teacher(self) -> Teacher | None:
+        """What a pretrained network says of the training photos, computed once; None where no teacher is named."""
+        about, path = self.config.teacher, self.folder / "photos" / "teacher.npy"
+        if not about.name:
+            return None
+        logits = once(path, lambda: teacher_logits(about, self.table, self.folder / "features"))
+        return Teacher(torch.from_numpy(logits), about.weight, about.temperature)
 
     @property
     def by_domain(self) -> bool:
@@ -414,7 +431,8 @@ class TaperRun:
             network, recipe = self.trained(which), self.recipe(seed)
             name = f"seed {seed}: {which} network, {epochs} epochs"
             about = self.train, recipe, epochs, recipe.learning_rate[0]
-            train_generic(network, *about, what=name, unfinished=self._unfinished(seed, stage))
+            kept = self._unfinished(seed, stage)
+            train_generic(network, *about, what=name, unfinished=kept, teacher=self.teacher)
             return dict(network.state_dict())
 
         stage = f"{which}-{epochs}"
@@ -439,7 +457,7 @@ class TaperRun:
             generic, network = layout.join(self.generic(seed)), self.trained()
             about = generic, layout, self.train, self.shards(), self.recipe(seed)
             each = partial(self._unfinished, seed, "specialists")
-            return {"rows": train_specialists(network, *about, each)}
+            return {"rows": train_specialists(network, *about, each, self.teacher)}
 
         return self._trained(seed, "specialists", train)["rows"]
 
@@ -461,7 +479,7 @@ class TaperRun:
                 route(taper, *about, self.shards(), recipe)
             recipe_of = replace(recipe, select=variant.select)
             what, kept = f"seed {seed}: {variant.name}", self._unfinished(seed, variant.name)
-            train_mixing(taper, *about, recipe_of, epochs, what, unfinished=kept)
+            train_mixing(taper, *about, recipe_of, epochs, what, unfinished=kept, teacher=self.teacher)
             return tensors_of(taper)
 
         tensors = self._trained(seed, variant.name, train)

@@ -152,7 +152,8 @@ class GrownRun(TaperRun):
             generic, network = layout.join(self.generic(seed)), self.network().network
             each = partial(self._unfinished, seed, "added")
             shard = [np.flatnonzero(self.added("train"))]
-            return {"rows": train_specialists(network, generic, layout, self.train, shard, self.recipe(seed), each)}
+            about = generic, layout, self.train, shard, self.recipe(seed)
+            return {"rows": train_specialists(network, *about, each, self.teacher)}
 
         new = self._trained(seed, "added", train)["rows"]
         return torch.cat([self.old.taper(seed).bases.rows().detach(), new])
@@ -176,7 +177,8 @@ class GrownRun(TaperRun):
         route_to_new(wider, old, self.train, self.added("train"), *about[1:], recipe)
         routed = state_of(wider)
         what, kept = f"seed {seed}: mixers of {self.config.bases} bases", self._unfinished(seed, TAPER.name)
-        train_mixing(wider, *about, recipe, recipe.epochs[2], what, unfinished=kept, frozen=True)
+        epochs = recipe.epochs[2]
+        train_mixing(wider, *about, recipe, epochs, what, unfinished=kept, frozen=True, teacher=self.teacher)
         held_out, new = self.photos("validation"), self.added("validation")
         judged = partial(accuracy_of_tasks, around=around, by_domain=self.by_domain, descriptions=self.text)
         parts = {"old": some(held_out, ~new), "new": some(held_out, new)}

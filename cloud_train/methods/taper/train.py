@@ -19,6 +19,7 @@ from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor, Taper
 from refocus.cloud_train.methods.taper.descriptions import Descriptions
 from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
+from refocus.cloud_train.methods.taper.teacher import Teacher
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.resume import Unfinished
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
@@ -100,6 +101,7 @@ def train_generic(
     what: str = "stage 1",
     select: bool = False,
     unfinished: Path | None = None,
+    teacher: Teacher | None = None,
 ) -> None:
     """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
@@ -107,6 +109,7 @@ def train_generic(
         rows: train on these photos only.
         select: over their classes only.
         unfinished: where the state is kept between steps, see :mod:`refocus.cloud_train.resume`.
+        teacher: of the photos; the loss is then of both (:func:`loss_of`).
     """
     torch.manual_seed(recipe.seed)
     rows = np.arange(len(photos)) if rows is None else rows
@@ -123,7 +126,7 @@ def train_generic(
         seen = photos.varied(chosen, recipe.flip, recipe.shift, rng)
         with recipe.autocast(seen.device) or nullcontext():
             logits = network(seen)
-        loss = task_loss(logits.float(), photos.label[chosen], own, select)
+        loss = loss_of(logits.float(), photos, chosen, own, select, teacher)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         optimiser.step()
@@ -204,6 +207,7 @@ def train_specialists(
     shards: Sequence[np.ndarray],
     recipe: TaperRecipe,
     unfinished: Callable[[int], Path] | None = None,
+    teacher: Teacher | None = None,
 ) -> Tensor:
     """Stage 2: from the generic network (n,), one specialist per shard; (Q, n).
 
@@ -224,6 +228,7 @@ def train_specialists(
                 f"seed {recipe.seed}: stage 2, basis {number + 1} of {len(shards)}",
                 recipe.select_shards,
                 unfinished and unfinished(number),
+                teacher,
             )
         found.append(layout.join(network.state_dict()))
     return torch.stack(found)
@@ -241,6 +246,7 @@ def train_mixing(
     watch: Callable[[int, float], None] | None = None,
     unfinished: Path | None = None,
     frozen: bool = False,
+    teacher: Teacher | None = None,
 ) -> None:
     """Stage 3: bases and mixer predictor together, on tasks drawn at random (eq. 2).
 
@@ -272,7 +278,7 @@ def train_mixing(
         momentum = 0.0 if frozen else STEPS_OF_STATISTICS
         logits = taper.learn(mixers, seen, momentum, recipe.autocast(seen.device)).float()
         losses = [
-            task_loss(found, photos.label[chosen], task, recipe.select)
+            loss_of(found, photos, chosen, task, recipe.select, teacher)
             for found, chosen, task in zip(logits, rows, tasks, strict=True)
         ]
         loss = torch.stack(losses).mean()
@@ -370,6 +376,21 @@ def task_loss(logits: Tensor, label: Tensor, task: Task, select: bool = True) ->
         return functional.cross_entropy(logits, label)
     classes = torch.tensor(task.classes, device=logits.device)
     return functional.cross_entropy(logits[:, classes], torch.searchsorted(classes, label))
+
+
+def loss_of(
+    logits: Tensor, photos: Photos, rows: np.ndarray, task: Task, select: bool = True, teacher: Teacher | None = None
+) -> Tensor:
+    """The loss by labels, or the weighted sum of it and of the divergence from a teacher.
+
+    Args:
+        logits: (B, C).
+        rows: (B,) photos that they are of.
+    """
+    by_labels = task_loss(logits, photos.label[rows], task, select)
+    if teacher is None:
+        return by_labels
+    return (1 - teacher.weight) * by_labels + teacher.weight * teacher.divergence(logits, rows, task, select)
 
 
 def best_of(logits: Tensor, task: Task) -> Tensor:

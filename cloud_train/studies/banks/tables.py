@@ -192,7 +192,7 @@ def _document(
         data=data_of_tasks(run, evaluation),
         backbone=config.small.name,
         networks={"small": config.small.arguments, "large": config.large.arguments},
-        settings=settings | {"tasks": config.kind},
+        settings=settings | {"tasks": config.kind} | ({"teacher": config.teacher.name} if config.teacher.name else {}),
         recipe={k: v for k, v in asdict(config.recipe).items() if k != "seed"},
         seconds=run.seconds(),
         rows=rows,
@@ -206,11 +206,12 @@ def _document(
 def about_tasks(document: page.Document) -> str:
     data, settings, networks = document["data"], document["settings"], document["networks"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
+    taught = f", all networks taught by `{settings['teacher']}` too" if settings.get("teacher") else ""
     return (
         f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
         f" {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
         f" that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
-        f" {networks['large'] or ''}; {settings['bases']} bases; epochs of the stages"
+        f" {networks['large'] or ''}; {settings['bases']} bases{taught}; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
         f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
         " Intervals are over tasks." + _likeness_line(document)
