@@ -71,7 +71,7 @@ def study(
         str,
         typer.Argument(
             help="heterogeneity, partitions, heads, ablations, shuffling, baselines, gates, streaming, memories,"
-            " windows, attention; of a TAPER run: taper, ways, improvement, growth; of a folder of photo sets (--data):"
+            " windows, attention; of a TAPER run: taper, ways, bank, improvement, growth; of a folder of photo sets (--data):"
             " stream, trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated,"
             " bundles"
         ),
@@ -147,7 +147,9 @@ def study(
     processes: Annotated[
         int, typer.Option(min=1, help="study federated: jobs at a time, each in a process of one thread")
     ] = 1,
-    to: Annotated[str, typer.Option(help="study bundles: comma-separated targets")] = "onnx:fp32,executorch:fp32",
+    to: Annotated[
+        str, typer.Option(help="studies bank and bundles: comma-separated targets")
+    ] = "onnx:fp32,executorch:fp32",
     as_json: AsDocument = False,
 ) -> None:
     """Repeat a study of the ICIIA paper, or compare gates, on a run's features. Resumable, point by point."""
@@ -166,8 +168,9 @@ def study(
 
         write_study(run, name, study_sensitivity(FederatedRun(run), numbers, command), as_json)
         return
-    if name in ("taper", "ways", "improvement", "growth"):
-        write_study(run, name, _study_taper(run, name, numbers, command, words(rows, ";")), as_json)
+    if name in ("taper", "ways", "bank", "improvement", "growth"):
+        about = run, name, numbers, command, words(rows, ";"), words(to)
+        write_study(run, name, _study_taper(*about), as_json)
         return
     if name in ("stream", "trade-off", "few-people"):
         write_study(run, name, _study_of_pseudo_people(run, name, flags, numbers, command), as_json)
@@ -258,7 +261,9 @@ def _study_federated(queue: Queue, jobs: list[str], processes: int) -> None:
         raise UsageError(f"{len(failed)} jobs failed: {', '.join(failed)}; what is wrong is said above")
 
 
-def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: list[str]) -> dict[str, Any]:
+def _study_taper(
+    run: Path, name: str, seeds: list[int], command: str, rows: list[str], targets: list[str]
+) -> dict[str, Any]:
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.self_improvement import study_improvement
     from refocus.cloud_train.studies.banks.tables import study_taper, study_ways
@@ -268,6 +273,11 @@ def _study_taper(run: Path, name: str, seeds: list[int], command: str, rows: lis
         from refocus.cloud_train.studies.banks.growth import study_growth
 
         return study_growth(opened, seeds, command)
+    if name == "bank":
+        from refocus.cloud_train.studies.banks.evaluation import TASKS
+        from refocus.cloud_train.studies.banks.replay import replay_bank
+
+        return replay_bank(opened, seeds, TASKS, command, targets)
     if name == "taper":
         return study_taper(opened, seeds, command, rows)
     return study_ways(opened, seeds, command) if name == "ways" else study_improvement(opened, seeds, command)

@@ -54,7 +54,7 @@ def run_demo(out: Path) -> None:
     print_summary(results)
     bank = TaperRun(out / "taper", BANK)
     with tracked("", out / "taper", {}):
-        studies = [replay_bank(bank, 0, TASKS, "refocus demo"), study_improvement(bank, [0], "refocus demo", OWNERS)]
+        studies = [replay_bank(bank, [0], TASKS, "refocus demo"), study_improvement(bank, [0], "refocus demo", OWNERS)]
     for study in studies:
         write_results(study, out / "taper" / "studies" / f"{study['study']}.json")
         print_study(study)

@@ -83,6 +83,7 @@ from refocus.export.program import Card, Checkpoint, load_checkpoint, save_check
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
 PARITY_FOLDERS, PARITY_PHOTOS = 4, 25
+ONNX = "onnx:fp32"
 COST_OF_MIXING = 3  # times what a photo takes in stages 1 and 2, where no networks are mixed and all photos meet one
 MEASURED = 512  # training photos by which norms of pretrained weights are stated
 VALIDATION_SHARE = 0.1  # of the training photos, where the data has no validation split of its own
@@ -556,12 +557,13 @@ class TaperRun:
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
         )
 
-    def bank(self, seed: int, targets: Sequence[str] = ("onnx:fp32",)) -> Bundle:
-        """The exported bank; made once."""
-        checkpoint, place = self.export_checkpoint(seed), self.folder / f"seed-{seed}" / "bank"
+    def bank(self, seed: int, target: str = ONNX) -> Bundle:
+        """The exported bank for one target; made once."""
+        name = "bank" if target == ONNX else f"bank-{target.replace(':', '-')}"
+        checkpoint, place = self.export_checkpoint(seed), self.folder / f"seed-{seed}" / name
         if not (place / MANIFEST).exists():
             streams = read_streams(self.parity_photos(seed))
-            export_bank(checkpoint, place, Export(list(targets)), streams)
+            export_bank(checkpoint, place, Export([target]), streams)
         return load_bundle(place)
 
     def parity_photos(self, seed: int) -> Path:

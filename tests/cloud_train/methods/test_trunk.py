@@ -147,7 +147,7 @@ def test_what_a_frozen_trunk_needs_is_said_before_anything_is_computed(change, w
 @pytest.mark.slow
 def test_a_bank_over_a_frozen_trunk_answers_on_a_device_as_in_training(config, tmp_path):
     run = TaperRun(tmp_path / "run", config)
-    found = replay_bank(run, 0, 5, "refocus demo")
+    found = replay_bank(run, [0], 5, "refocus demo")
     evaluation = Evaluation.draw(run, count=5)
     shares = by_taper(run, evaluation, 0)
     [condensed] = [row["accuracy"] for row in found["rows"] if row["name"] == CONDENSED]
