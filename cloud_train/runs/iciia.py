@@ -86,6 +86,7 @@ from refocus.export.program import TAUGHT_BY, Card, Checkpoint, load_checkpoint,
 GLYPHS, CLIPS, DOMAIN = "glyphs", "moving-glyphs", "domain"
 DRAWN = (GLYPHS, CLIPS)
 CLASSES = (5, 10)  # of a pseudo-client
+TINY = "iciia_t"  # the paper's name of its small block, of which heads that are delivered are made
 FEWEST_PEOPLE, FEWEST_PHOTOS = 40, 24  # pseudo-clients that photos are dealt to, and photos of each
 PARITY_CLIENTS, PARITY_PHOTOS = 4, 50  # longer than any window, and 200 photos in all
 CALIBRATION_CLIENTS, CALIBRATION_PHOTOS = 20, 5
@@ -607,7 +608,7 @@ def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
 
 def variant_name(config: IciiaConfig) -> str:
     """The paper's names for P = 1 and for ICIIA-T's P; what differs from its main setting is named too."""
-    known = {tiny_partitions(config.width): "iciia_t", 1: "iciia_b"}
+    known = {tiny_partitions(config.width): TINY, 1: "iciia_b"}
     name = known.get(config.partitions, f"iciia_p{config.partitions}")
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
     name += {"full": "", "causal": "_causal", "none": "_no_attention", "alone": "_attention_alone"}[config.attention]

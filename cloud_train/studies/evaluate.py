@@ -29,7 +29,7 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, ov
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import Run, usable_lengths
+from refocus.cloud_train.runs.iciia import TINY, Run, usable_lengths
 from refocus.cloud_train.studies.page import data_of
 from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
@@ -41,7 +41,6 @@ from refocus.export.parity import read_streams
 from refocus.export.program import Checkpoint, load_checkpoint
 
 RESULTS_SCHEMA = 3  # 2: Refocus 0.1; the same fields
-SMALL = "iciia_t"
 NOTHING = 1e-6  # of accuracy, which rounding may leave where people gain and lose alike
 
 
@@ -453,7 +452,7 @@ def delivered_variant(heads: Sequence[Path], where: str) -> str:
         raise DataError(
             f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
         )
-    return min(common, key=lambda name: (name != SMALL, not name.startswith(SMALL), name))
+    return min(common, key=lambda name: (name != TINY, not name.startswith(TINY), name))
 
 
 def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:

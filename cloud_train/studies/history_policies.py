@@ -21,7 +21,7 @@ from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.table import PhotoTable, foreigners_of
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.runs.iciia import GLYPHS, Run
+from refocus.cloud_train.runs.iciia import GLYPHS, TINY, Run
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import bundle_of
 from refocus.cloud_train.studies.pairs import paired
@@ -85,7 +85,7 @@ def study_memories(
             f"{len(streams)} test clients, the shortest of {photos} photos: for a history of {min(histories)} and"
             f" {targets} targets bring two with {min(histories) + targets} each, or lower --targets"
         )
-    bundles = [bundle_of(run, run.head_path(seed, "iciia_t")) for seed in seeds]
+    bundles = [bundle_of(run, run.head_path(seed, TINY)) for seed in seeds]
     longest = lengths[-1] + targets
     met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
     results = [_evaluate(bundle, met, lengths, targets) for bundle in bundles]

@@ -17,7 +17,7 @@ import numpy as np
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig, mac_count
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import Run
+from refocus.cloud_train.runs.iciia import TINY, Run
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.evaluate import (
     PerPerson,
@@ -34,7 +34,6 @@ from refocus.edge.recognize import Recognizer
 from refocus.export.program import load_checkpoint
 
 WINDOWS = (16, 32, 46, 64)
-HEAD = "iciia_t"
 MIXED, FOREIGN = "mixed_", "foreign_"  # histories of photos of everybody, of another person
 
 
@@ -59,7 +58,7 @@ def study_windows(
     targets = choose_targets(bank.table, features, max(windows) - 1, targets_per_client)
     truth = np.array([target.label for target in targets])
     people = PerPerson.of(truth, [target.client for target in targets])
-    heads = [run.head_path(seed, HEAD) for seed in seeds]
+    heads = [run.head_path(seed, TINY) for seed in seeds]
     rows: list[dict[str, Any]] = []
     reference: list[Predictions] = []
     for window in windows:
@@ -86,7 +85,7 @@ def _answers(run: Run, bundle: Bundle, targets: Sequence[Target], window: int) -
 
     def answer() -> dict[str, np.ndarray]:
         with Recognizer(bundle, threads=1) as device:
-            found = answer_targets(device, HEAD, targets, (window - 1,), device)
+            found = answer_targets(device, TINY, targets, (window - 1,), device)
         return {name: best[window - 1] for name, best in found.items()}
 
     kept = once(run.folder / "studies" / "windows" / f"{window}-{digest.hexdigest()[:16]}.npz", answer)
@@ -109,16 +108,16 @@ def _row(
 
     accuracy = {
         name: float(np.mean([np.average(row, weights=people.sizes) for row in right(found, of)]))
-        for name, of in (("original", "original"), ("ungated", HEAD), ("delivered", "delivered"))
+        for name, of in (("original", "original"), ("ungated", TINY), ("delivered", "delivered"))
     }
     return {
         "name": str(window),
         "window": window,
         **accuracy,
         "gain": over("delivered", found, "original"),
-        "ungated_gain": over(HEAD, found, "original"),
+        "ungated_gain": over(TINY, found, "original"),
         "over_first": over("delivered", reference, "delivered"),
-        "ungated_over_first": over(HEAD, reference, HEAD),
+        "ungated_over_first": over(TINY, reference, TINY),
         "mixed": over(f"{MIXED}delivered", found, "original"),
         "foreign": over(f"{FOREIGN}delivered", found, "original"),
     }
