@@ -79,7 +79,8 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
-        *(larger if whole_network else []),  # which would need activations of its own
+        # behind frozen blocks it would need activations of its own; and a run may name a large network that is none
+        *(larger if whole_network and run.parameters("large") > run.parameters() else []),
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
         ("TAPER after stage 1, classes selected", "small", True, one("small", first, True)),
