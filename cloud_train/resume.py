@@ -10,6 +10,8 @@ bit as one that never stopped.
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -128,10 +130,20 @@ class Unfinished:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
-    """Writes a safetensors file whole or not at all; its folder is made."""
+    """Writes a safetensors file whole or not at all; its folder is made.
+
+    Raises:
+        OSError: it cannot be written, as on a full disk.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+    try:
+        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+    except SafetensorError as error:  # which has the system's error in its text alone
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
     temporary.replace(path)
 
 

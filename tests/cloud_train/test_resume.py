@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import load_file
 
 from refocus.cloud_train import resume
 from refocus.cloud_train.data.image_tensors import Photos
@@ -152,3 +155,20 @@ def test_a_run_killed_in_each_of_its_stages_makes_the_same_bank(tmp_path):
     assert not [*killed.rglob(f"*{resume.SUFFIX}")]
     banks = [(folder / "seed-0" / "taper.safetensors").read_bytes() for folder in (tmp_path / "whole", killed)]
     assert banks[0] == banks[1]
+
+
+def test_a_state_that_finds_no_room_is_an_error_of_the_system_and_the_one_before_it_stays(tmp_path):
+    path, before = tmp_path / "state.safetensors", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resume.write_tensors(path, {"weights": torch.ones(10)}, {})
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as told:
+            resume.write_tensors(path, {"weights": torch.ones(100_000)}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert told.value.errno == errno.EFBIG
+    assert told.value.filename == str(path)
+    assert len(load_file(path)["weights"]) == 10
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]

@@ -75,7 +75,13 @@ def _sessions(operator: Operator, folder: Path, place: Path, asked: Deployment, 
                 job = operator.submit(write_job(Path(scratch) / "job", folder, here))
                 status = _followed(operator, job, place, clients, watch)
             done = watch.look()
-            why = _session(place).get("stalled") or f"NVFlare says {status}"
+            session = _session(place)
+            if session.get("failed"):
+                raise ServerFailed(
+                    f"round {done + 1} cannot be kept: {session['failed']}; make room, or mend what is wrong, and start"
+                    f" the server again with the same flags: it goes on after round {done} of {rounds}"
+                )
+            why = session.get("stalled") or f"NVFlare says {status}"
             vain, before = (0 if done > before else vain + 1), done
             if not (place / "result.json").exists():
                 say(f"the session ended after round {done} of {rounds} ({why})")

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,9 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
     """Trains all rounds that are not done yet with those who are here; in the end everybody is judged.
 
     Ends early when it is asked to regroup, or when too few clients answer.
+
+    Raises:
+        OSError: a round cannot be kept, as on a full disk; ``session.json`` says so, if it can be kept itself.
     """
     asked, run = read_settings(folder / SETTINGS, Deployment), FederatedRun(folder)
     place, recipe = run.place(asked.method, asked.seed, asked.rates), run.recipe(asked.rates)
@@ -100,8 +104,8 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
 
     place.mkdir(parents=True, exist_ok=True)
     (place / "regroup").unlink(missing_ok=True)
-    _note(place, wire)
     try:
+        _note(place, wire)
         wire.begin(plan.encoded, files)
         _note(place, wire)
         run_rounds(todo(), server, checkpoint, store, wire, asked.clients, recipe, asked.seed)
@@ -112,6 +116,11 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
         _note(place, wire, over=True)
     except Stalled as error:
         _note(place, wire, str(error), over=True)
+    except OSError as error:  # of whoever runs the job it learns that the job failed, not why
+        with suppress(OSError):
+            (place / "session.json").unlink(missing_ok=True)  # on a full disk its room is all that there is
+            _note(place, wire, over=True, failed=f"{error.filename or place}: {error.strerror or error}")
+        raise
 
 
 def write_result(place: Path, members: list[dict[str, Any]], checkpoint: RoundCheckpoint, flops: float) -> None:
@@ -127,13 +136,14 @@ def _blank(run: FederatedRun) -> Photos:
     return Photos(pixels, torch.zeros(2, dtype=torch.int64), np.zeros(2, int), contract.mean, contract.std)
 
 
-def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False) -> None:
+def _note(place: Path, wire: Wire, stalled: str = "", over: bool = False, failed: str = "") -> None:
     session = {
         "present": list(wire.present),
         "late": wire.late,
         "lost": wire.lost,
         "photos": wire.joined or {},
         "stalled": stalled,
+        "failed": failed,
         "over": over,
     }
     write_file(place / "session.json", json.dumps(session) + "\n")

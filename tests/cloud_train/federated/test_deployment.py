@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import sys
@@ -172,6 +173,23 @@ def test_a_round_without_enough_clients_does_not_count(simulated, tmp_path):
     party.away.clear()
     run_session(folder, names, party)
     assert len(read_log(place)) == 3
+
+
+def test_a_round_that_cannot_be_kept_is_named_and_the_training_goes_on_when_it_can(simulated, tmp_path):
+    expected = simulated.result("fedavg", 0, Rates(0.05))
+    folder, names = deploy(tmp_path / "deployed", simulated, "fedavg", Rates(0.05))
+    party, place = Party(tmp_path / "sites", simulated), place_of(folder)
+    place.mkdir(parents=True)
+    (place / "server").write_text("a file where a folder should be")
+    with pytest.raises(OSError, match="File exists"):
+        run_session(folder, names, party)
+    session = json.loads((place / "session.json").read_text())
+    assert session["over"]
+    assert session["failed"] == f"{place / 'server'}: File exists"
+    (place / "server").unlink()
+    run_session(folder, names, party)
+    assert json.loads((place / "session.json").read_text())["failed"] == ""
+    assert json.loads((place / "result.json").read_text())["members"] == expected["members"]
 
 
 def test_a_session_ends_between_two_rounds_when_it_is_asked_to(simulated, tmp_path, caplog):
