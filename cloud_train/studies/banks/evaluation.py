@@ -22,6 +22,7 @@ from refocus.cloud_train.methods.taper.descriptions import Descriptions, describ
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import best_of, personal_networks
+from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TAPER, TaperRun, Variant
 from refocus.cloud_train.studies.pairs import paired
 
@@ -153,9 +154,9 @@ def by_ceiling(run: TaperRun, evaluation: Evaluation, seed: int, oracle: bool) -
             measured on the photos, without labels.
     """
     taper, descriptions, index = run.taper(seed), run.descriptions(), TaskPhotos.of(run.train)
-    shares = []
-    for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
-        known = index.rows(task)
+    shares, what = [], f"seed {seed}: {'mixers' if oracle else 'statistics'} found on photos of each task"
+    for k, task in enumerate(track(evaluation.tasks, what, len(evaluation.tasks))):
+        known, rows = index.rows(task), evaluation.rows[k]
         with torch.no_grad():
             [mixers] = taper.predictor(descriptions.of(task)[None])
         if oracle:
