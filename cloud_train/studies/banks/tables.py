@@ -205,18 +205,25 @@ def _document(
 
 
 def about_tasks(document: page.Document) -> str:
-    data, settings, networks = document["data"], document["settings"], document["networks"]
+    data, settings = document["data"], document["settings"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
+    most = "up to " if settings["tasks"] == "group" else ""  # a super-category may have fewer
     taught = f", all networks taught by `{settings['teacher']}` too" if settings.get("teacher") else ""
     return (
         f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
-        f" {data['tasks']} tasks of {settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
-        f" that nobody trained on. `{document['backbone']}`, small {networks['small'] or ''}, large"
-        f" {networks['large'] or ''}; {settings['bases']} bases{taught}; epochs of the stages"
+        f" {data['tasks']} tasks of {most}{settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
+        f" that nobody trained on. `{document['backbone']}`{_arguments(document)}; {settings['bases']} bases{taught}; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
         f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
         " Intervals are over tasks." + _likeness_line(document)
     )
+
+
+def _arguments(document: page.Document) -> str:
+    """Arguments of the networks that have rows in the table."""
+    networks = document["networks"]
+    seen = {row.get("network", "small") for row in document["rows"]}
+    return "".join(f", {which} {networks[which]}" for which in ("small", "large") if which in seen and networks[which])
 
 
 def _likeness_line(document: page.Document) -> str:
