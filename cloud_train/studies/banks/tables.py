@@ -33,6 +33,7 @@ from refocus.cloud_train.studies.banks.evaluation import (
     by_taper,
     likeness_of_free_words,
 )
+from refocus.cloud_train.studies.banks.kept_answers import kept
 
 MOST_KINDS = 48  # of tasks, in the picture of their mixers
 
@@ -114,7 +115,8 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
         if names and rows and not any(fnmatch(name, wanted) for wanted in names):
             continue
         say(f"{name} ({which})")
-        shares = [answer(seed) for seed in track(seeds, name, len(seeds))]
+        row = f"{name} ({which})"
+        shares = [kept(run, seed, row, evaluation, answer) for seed in track(seeds, name, len(seeds))]
         found[name, which] = shares
         about = {"name": name, "network": which, "parameters": run.parameters(which), "selection": select}
         first = next(iter(found.values()))
@@ -163,7 +165,7 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
             ("TAPER trained on fixed", lambda s, e=evaluation: by_taper(run, e, s, fixed)),
             ("TAPER trained on dynamic", lambda s, e=evaluation: by_taper(run, e, s, DYNAMIC)),
         ):
-            shares = [answer(seed) for seed in seeds]
+            shares = [kept(run, seed, f"{name}, judged on {kind}", evaluation, answer) for seed in seeds]
             first = first or shares
             rows.append({"name": name, "judged_on": kind, **evaluation.scores(shares, first)})
     return _document("ways", run, evaluation, rows, seeds, command)
@@ -211,8 +213,9 @@ def about_tasks(document: page.Document) -> str:
     taught = f", all networks taught by `{settings['teacher']}` too" if settings.get("teacher") else ""
     return (
         f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
-        f" {data['tasks']} tasks of {most}{settings['ways']} classes ({settings['tasks']}) with {data['targets']} photos"
-        f" that nobody trained on. `{document['backbone']}`{_arguments(document)}; {settings['bases']} bases{taught}; epochs of the stages"
+        f" {data['tasks']} tasks of {most}{settings['ways']} classes ({settings['tasks']}) with"
+        f" {data['targets']} photos that nobody trained on. `{document['backbone']}`{_arguments(document)};"
+        f" {settings['bases']} bases{taught}; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
         f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
         " Intervals are over tasks." + _likeness_line(document)

@@ -37,11 +37,13 @@ from refocus.cloud_train.methods.taper.train import (
     train_specialists,
 )
 from refocus.cloud_train.report.report import study_plot, study_table, write_results
+from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, class_texts, fold
 from refocus.cloud_train.runs.taper_growth import GrownRun, grown_settings, join, open_taper
 from refocus.cloud_train.studies.banks import self_improvement as improvement_study
 from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_one_network, by_taper
 from refocus.cloud_train.studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
+from refocus.cloud_train.studies.banks.kept_answers import kept
 from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from refocus.cloud_train.studies.banks.tables import study_taper
 from refocus.edge.errors import PhotoError
@@ -312,6 +314,37 @@ def test_a_bank_whose_photos_or_categories_were_replaced_is_not_gone_on_with(cha
     photo_tree(data)
     with pytest.raises(DataError, match=f"was started on other {what}; restore them"):
         TaperRun(tmp_path / "run", run.config)
+
+
+def test_a_study_that_was_stopped_answers_no_row_twice_and_none_by_networks_that_were_trained_again(tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    run = TaperRun(tmp_path / "run", photo_tree(data))
+    stages, seen = run.folder / "seed-0" / "stages", []
+    stages.mkdir(parents=True)
+    (stages / "small-1.safetensors").write_text("trained")
+    evaluation = Evaluation(run.photos("test"), [Task((0, 1))], [np.arange(3)])
+
+    def answer(seed):
+        seen.append(seed)
+        (stages / "taper.safetensors").touch()  # as a row that trains what it needs
+        return np.array([2 / 3])
+
+    for times in (1, 1):
+        assert kept(run, 0, "TAPER (small)", evaluation, answer).tolist() == [2 / 3]
+        assert len(seen) == times
+        (stages / "other.safetensors").touch()  # of another row
+        (stages / f"next{SUFFIX}").touch()
+    (stages / "taper.safetensors").write_text("trained again")
+    kept(run, 0, "TAPER (small)", evaluation, answer)
+    assert len(seen) == 2
+    kept(run, 0, "TAPER (small)", replace(evaluation, rows=[np.arange(2)]), answer)
+    kept(run, 0, "TAPER, one mixer (small)", evaluation, answer)
+    assert len(seen) == 4
+    for file in (run.folder / "seed-0" / "answers").iterdir():
+        file.write_text(file.read_text()[:20])
+    kept(run, 0, "TAPER (small)", evaluation, answer)
+    assert len(seen) == 5
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

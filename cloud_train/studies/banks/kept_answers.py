@@ -1,0 +1,54 @@
+"""Answers of a study's rows, kept in the run: a study that was stopped goes on after the last row of the last seed.
+
+    RUN/seed-S/answers/DIGEST.json    shares of right answers, and the trained networks that they are of
+
+An answer counts as long as every file of trained networks that was there when it was given is still the same one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from refocus.cloud_train.resume import SUFFIX
+from refocus.cloud_train.runs.taper import TaperRun
+from refocus.cloud_train.studies.banks.evaluation import Evaluation, Shares
+from refocus.edge import __version__
+from refocus.edge.files import write_file
+
+
+def kept(run: TaperRun, seed: int, row: str, evaluation: Evaluation, answer: Callable[[int], Shares]) -> Shares:
+    """The shares of right answers (K,) of a row, answered once.
+
+    Args:
+        row: its name and network, of which a run has one each.
+    """
+    path = run.folder / f"seed-{seed}" / "answers" / f"{_digest(row, evaluation)}.json"
+    try:
+        found = json.loads(path.read_text())
+        if all(_stamp(path.parents[1] / "stages" / name) == stamp for name, stamp in found["stages"].items()):
+            return np.array(found["shares"])
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        pass  # none, or a damaged one
+    shares = answer(seed)
+    trained = [file for file in sorted((path.parents[1] / "stages").glob("*.safetensors")) if SUFFIX not in file.name]
+    stages = {file.name: _stamp(file) for file in trained}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_file(path, json.dumps({"row": row, "shares": shares.tolist(), "stages": stages}) + "\n")
+    return shares
+
+
+def _digest(row: str, evaluation: Evaluation) -> str:
+    """Of what is asked, and of the version that answers."""
+    tasks = [[list(task.classes), int(task.domain)] for task in evaluation.tasks]
+    about = [__version__, row, tasks, [rows.tolist() for rows in evaluation.rows]]
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+
+def _stamp(file: Path) -> list[int]:
+    about = file.stat()
+    return [about.st_size, about.st_mtime_ns]
