@@ -140,6 +140,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
     try:
         save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
     except SafetensorError as error:  # which has the system's error in its text alone
+        temporary.unlink(missing_ok=True)
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
             raise

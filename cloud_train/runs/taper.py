@@ -219,6 +219,8 @@ class TaperRun:
             found["descriptions of classes"] = _digest(self.texts)
         for network in (self.config.small, self.config.large, self.config.teacher):
             if network.checkpoint:
+                if not Path(network.checkpoint).is_file():
+                    raise UsageError(f"{network.checkpoint}: there is no such file; expected .safetensors weights")
                 found[f"weights {network.checkpoint}"] = file_sha256(Path(network.checkpoint))
         return found
 
@@ -247,7 +249,9 @@ class TaperRun:
             for which in ("small", "large"):
                 self.network(which)
         if self.config.teacher.name:
-            teacher_of(self.config.teacher, self.table.classes)
+            teacher_of(self.config.teacher)
+        elif self.config.teacher.checkpoint:
+            raise UsageError("teacher.checkpoint holds weights of no network; name it as teacher.name")
         if self.config.small.frozen:
             if not self.config.small.checkpoint:
                 raise UsageError(
@@ -321,6 +325,11 @@ class TaperRun:
             return None
         logits = once(path, lambda: teacher_logits(about, self.table, self.folder / "features"))
         return Teacher(torch.from_numpy(logits), about.weight, about.temperature)
+
+    def about_teacher(self) -> dict[str, Any]:
+        """The teacher's settings with the digest of its weights in the place of their path."""
+        about = asdict(self.config.teacher)
+        return {**about, "checkpoint": file_sha256(Path(self.config.teacher.checkpoint))}
 
     @property
     def by_domain(self) -> bool:
@@ -503,6 +512,8 @@ class TaperRun:
         """The tensors of one training, trained once."""
         stages = self.folder / f"seed-{seed}" / "stages"
         patterns = f"{name}{SUFFIX}", f"{name}.[0-9]*{SUFFIX}"
+        if not (stages / f"{name}.safetensors").exists():
+            _ = self.teacher  # made before the clock of the training starts
         before = sum(seconds_of(path) for pattern in patterns for path in stages.glob(pattern))
         tensors = once(stages / f"{name}.safetensors", train, f"seed {seed}: {name}", before)
         for left in [path for pattern in patterns for path in stages.glob(pattern)]:
@@ -553,6 +564,8 @@ class TaperRun:
             **({"frozen": self.config.small.frozen} if self.config.small.frozen else {}),
         )
         training = {"data": self.table.fingerprint(), "recipe": asdict(self.recipe(seed)), "seed": seed}
+        if self.config.teacher.name:
+            training["teacher"] = self.about_teacher()
         return save_checkpoint(
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
         )

@@ -51,7 +51,7 @@ from refocus.cloud_train.runs.taper import (
 )
 from refocus.edge.files import write_file
 
-SAME = ("side", "mean", "std", "small", "large", "kind", "ways", "norm", "text_encoder")
+SAME = ("side", "mean", "std", "small", "large", "kind", "ways", "norm", "text_encoder", "teacher")
 
 
 def grown_settings(run: Path, given: Mapping[str, Any]) -> TaperConfig:
@@ -215,12 +215,16 @@ def join(old: PhotoTable, added: PhotoTable, prefix: str, where: str) -> PhotoTa
     def read(name: str) -> bytes:
         return added.read(name.removeprefix(prefix)) if name.startswith(prefix) else old.read(name)
 
+    def stamp(name: str) -> str:
+        return added.stamp(name.removeprefix(prefix)) if name.startswith(prefix) else old.stamp(name)
+
     return PhotoTable(
         np.concatenate([old.photo, np.char.add(prefix, added.photo)]),
         np.concatenate([old.label, index[added.label]]),
         **columns,
         classes=old.classes,
         read=read,
+        stamp=stamp,
     )
 
 

@@ -6,7 +6,6 @@ little else. Notation: R training photos, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,19 +50,25 @@ class TeacherNetwork:
     temperature: Positive = 2.0
 
 
-def teacher_of(about: TeacherNetwork, classes: Sequence[str]) -> Backbone:
-    """The teacher with its weights.
+def teacher_of(about: TeacherNetwork) -> Backbone:
+    """The teacher's encoder with its weights, tried on one photo of nothing.
 
     Raises:
-        UsageError: it has no weights, or they are not its.
+        UsageError: it has no weights, or they are not its, or it does not take photos of its side.
     """
     if not about.checkpoint:
         raise UsageError(f"teacher {about.name}: random weights teach nothing; name its weights as teacher.checkpoint")
     contract = Preprocessing(
         resize_shorter=about.side, crop=about.side, mean=about.mean, std=about.std, decoder="pillow-scaled"
     )
-    backbone = create_backbone(about.name, len(classes), contract, **about.arguments)
+    # no classifier: a random one would be in the key of the cached features
+    backbone = create_backbone(about.name, 0, contract, **about.arguments)
     load_weights(backbone, Path(about.checkpoint), classifier=False)
+    try:
+        with torch.no_grad():
+            backbone.encoder(torch.zeros(1, 3, about.side, about.side))
+    except (RuntimeError, ValueError, AssertionError) as error:
+        raise UsageError(f"teacher.side {about.side}: {about.name} does not take such photos ({error})") from None
     return backbone
 
 
@@ -78,10 +83,10 @@ def teacher_logits(about: TeacherNetwork, table: PhotoTable, features: Path) -> 
         DataError: no photos to validate with.
     """
     seen = table.rows(np.flatnonzero(np.isin(table.split, ("train", "validation"))))
-    bank = extract(teacher_of(about, table.classes), seen, features)
-    train, validation = bank.of_split("train"), bank.of_split("validation")
-    if not len(validation.table):
+    if not (table.split == "validation").any():
         raise DataError(f"teacher {about.name}: there are no validation photos to choose its classifier by")
+    bank = extract(teacher_of(about), seen, features)
+    train, validation = bank.of_split("train"), bank.of_split("validation")
     recipe = PlainRecipe(l2=(fit_plain_classifier(train, validation).l2,))
     part, logits = _parts(train.table.label), np.empty((len(train.table), len(table.classes)), dtype=np.float32)
     for number in range(FOLDS):

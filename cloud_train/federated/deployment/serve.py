@@ -76,9 +76,10 @@ def _sessions(operator: Operator, folder: Path, place: Path, asked: Deployment, 
                 status = _followed(operator, job, place, clients, watch)
             done = watch.look()
             session = _session(place)
-            if session.get("failed"):
+            if session.get("failed") and not (place / "result.json").exists():
+                what = f"round {done + 1}" if done < rounds else "the result"
                 raise ServerFailed(
-                    f"round {done + 1} cannot be kept: {session['failed']}; make room, or mend what is wrong, and start"
+                    f"{what} cannot be kept: {session['failed']}; make room, or mend what is wrong, and start"
                     f" the server again with the same flags: it goes on after round {done} of {rounds}"
                 )
             why = session.get("stalled") or f"NVFlare says {status}"
@@ -141,5 +142,7 @@ def _newcomers(connected: dict[str, float], session: dict[str, Any]) -> list[str
 
 
 def _session(place: Path) -> dict[str, Any]:
-    path = place / "session.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    try:
+        return json.loads((place / "session.json").read_text())
+    except FileNotFoundError:  # not yet, or it is written anew
+        return {}

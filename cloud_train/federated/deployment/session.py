@@ -116,7 +116,9 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
         _note(place, wire, over=True)
     except Stalled as error:
         _note(place, wire, str(error), over=True)
-    except OSError as error:  # of whoever runs the job it learns that the job failed, not why
+    except (ConnectionError, TimeoutError):  # of the network, which another session may get over
+        raise
+    except OSError as error:  # NVFlare says that a job failed, not why
         with suppress(OSError):
             (place / "session.json").unlink(missing_ok=True)  # on a full disk its room is all that there is
             _note(place, wire, over=True, failed=f"{error.filename or place}: {error.strerror or error}")

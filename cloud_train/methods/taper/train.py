@@ -103,7 +103,9 @@ def train_generic(
     unfinished: Path | None = None,
     teacher: Teacher | None = None,
 ) -> None:
-    """Plain cross-entropy over all classes: stage 1, each basis of stage 2, and the networks TAPER is compared with.
+    """Cross-entropy over all classes, and a teacher's say where there is one.
+
+    So are trained stage 1, each basis of stage 2, and the networks TAPER is compared with.
 
     Args:
         rows: train on these photos only.

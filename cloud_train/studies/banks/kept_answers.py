@@ -2,7 +2,8 @@
 
     RUN/seed-S/answers/DIGEST.json    shares of right answers, and the trained networks that they are of
 
-An answer counts as long as every file of trained networks that was there when it was given is still the same one.
+An answer counts as long as every file of trained networks that was there when it was given is still the same one, and
+so is the code of TAPER and of its studies.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
+from refocus.cloud_train.methods import taper
 from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.taper import TaperRun
+from refocus.cloud_train.studies import banks
 from refocus.cloud_train.studies.banks.evaluation import Evaluation, Shares
-from refocus.edge import __version__
 from refocus.edge.files import write_file
 
 
@@ -43,10 +46,18 @@ def kept(run: TaperRun, seed: int, row: str, evaluation: Evaluation, answer: Cal
 
 
 def _digest(row: str, evaluation: Evaluation) -> str:
-    """Of what is asked, and of the version that answers."""
+    """Of what is asked, and of the code that answers."""
     tasks = [[list(task.classes), int(task.domain)] for task in evaluation.tasks]
-    about = [__version__, row, tasks, [rows.tolist() for rows in evaluation.rows]]
+    about = [_code(), row, tasks, [rows.tolist() for rows in evaluation.rows]]
     return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+
+
+@cache
+def _code() -> str:
+    """Digest of the sources of TAPER and of its studies."""
+    folders = [Path(str(package.__file__)).parent for package in (taper, banks)]
+    files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 def _stamp(file: Path) -> list[int]:

@@ -5,6 +5,7 @@ Models take turns photo by photo, so what each takes for a photo is comparable h
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.taper.tasks import Task
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import ONNX, TaperRun
@@ -21,7 +23,7 @@ from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.banks.evaluation import Evaluation
 from refocus.cloud_train.studies.banks.tables import data_of_tasks, inner, inner_plot
 from refocus.edge.bundle import Bundle, load_bundle
-from refocus.edge.recognize import Recognizer
+from refocus.edge.recognize import Recognizer, processor
 from refocus.edge.taper import Bank
 from refocus.edge.taper import Task as BankTask
 
@@ -60,6 +62,11 @@ def replay_bank(
     Returns:
         The results document (``docs/results-format.md``, study "bank").
     """
+    if not targets:
+        raise UsageError("a bank is judged on targets, and there are none; expected such as onnx:fp32,executorch:fp32")
+    for target in targets:  # what cannot be exported is found before the first photo
+        for seed in seeds:
+            run.bank(seed, target)
     evaluation, rows = Evaluation.draw(run, count=tasks), []
     for target in targets:
         seen = [_replay(run, seed, evaluation, target) for seed in seeds]
@@ -82,6 +89,7 @@ def replay_bank(
         ways=run.config.ways,
         bases=run.config.bases,
         inner=inner(run, evaluation, seeds[0]),
+        machine={"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()[0]},
         rows=rows,
     )
 
@@ -115,20 +123,26 @@ def _replay(run: TaperRun, seed: int, evaluation: Evaluation, target: str) -> _S
 
 def _open(bundle: Bundle) -> Recognizer:
     """A recogniser of the bundle's one target, on one thread."""
-    [(runtime, precision)] = bundle.targets()
+    offered = bundle.targets()
+    if len(offered) != 1:
+        raise UsageError(f"{bundle.folder} has {len(offered)} targets, expected the one that is judged; remove it")
+    [(runtime, precision)] = offered
     return Recognizer(bundle, runtime=runtime, precision=precision, threads=1)
 
 
 def _take_turns(
     models: dict[str, Recognizer], photos: Sequence[bytes]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
-    """Logits (photos, C) of each model, and milliseconds of each photo; every photo is answered by all, one by one."""
+    """Logits (photos, C) of each model, and milliseconds of each photo; every photo is answered by all, one by one,
+    another one first each time."""
     logits: dict[str, list[np.ndarray]] = {name: [] for name in models}
     times: dict[str, list[float]] = {name: [] for name in models}
+    order = [*models]
     for content in photos:
-        for name, model in models.items():
+        order = [*order[1:], order[0]]
+        for name in order:
             started = time.perf_counter()
-            logits[name].append(model.recognize(content).logits)
+            logits[name].append(models[name].recognize(content).logits)
             times[name].append(1000 * (time.perf_counter() - started))
     return {name: np.stack(found) for name, found in logits.items()}, times
 
@@ -138,13 +152,15 @@ def _task(bank: Bank, run: TaperRun, task: Task) -> BankTask:
 
 
 def about_bank(document: page.Document) -> str:
-    data = document["data"]
+    data, machine = document["data"], document["machine"]
     return (
         f"{data['classes']} classes; {data['tasks']} tasks of {document['ways']} classes with"
         f" {data['targets']} photos that nobody trained on, by the exported programs of a bank of {document['bases']}"
-        f" `{document['backbone']}`. Models of one target take turns photo by photo, on one thread; a photo's time is"
-        " from its file to its answer, with the tenth and ninetieth percentile. Differences are to the first row of"
-        " the same target."
+        f" `{document['backbone']}`, {page.seeds_line(document)}. Models of one target take turns photo by photo; a"
+        " photo's time is from its file to its answer, with the tenth and ninetieth percentile, on one thread with ONNX"
+        f" Runtime and on as many as there are cores with ExecuTorch ({machine['cores']} cores of"
+        f" {machine['processor']}, load {machine['load']:.1f} at the end). Differences are to the first row of the same"
+        " target."
     )
 
 

@@ -80,7 +80,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
-        # behind frozen blocks it would need activations of its own; and a run may name a large network that is none
+        # behind frozen blocks it would need activations of its own; and the large network of a run may not be larger
         *(larger if whole_network and run.parameters("large") > run.parameters() else []),
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
@@ -195,7 +195,7 @@ def _document(
         data=data_of_tasks(run, evaluation),
         backbone=config.small.name,
         networks={"small": config.small.arguments, "large": config.large.arguments},
-        settings=settings | {"tasks": config.kind} | ({"teacher": config.teacher.name} if config.teacher.name else {}),
+        settings=settings | {"tasks": config.kind} | ({"teacher": run.about_teacher()} if config.teacher.name else {}),
         recipe={k: v for k, v in asdict(config.recipe).items() if k != "seed"},
         seconds=run.seconds(),
         rows=rows,
@@ -210,7 +210,7 @@ def about_tasks(document: page.Document) -> str:
     data, settings = document["data"], document["settings"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
     most = "up to " if settings["tasks"] == "group" else ""  # a super-category may have fewer
-    taught = f", all networks taught by `{settings['teacher']}` too" if settings.get("teacher") else ""
+    taught = f", all networks taught by `{settings['teacher']['name']}` too" if settings.get("teacher") else ""
     return (
         f"{data['classes']} classes{domains}, photos of {settings['side']} pixels;"
         f" {data['tasks']} tasks of {most}{settings['ways']} classes ({settings['tasks']}) with"
