@@ -16,8 +16,16 @@ Settings = TypeVar("Settings")
 
 
 def typed_command(names: dict[str, str]) -> str:
-    """The command line as it was typed, with some words replaced, and files by their names: it may be published."""
-    return shlex.join(["refocus", *(names.get(word) or _without_folders(word) for word in sys.argv[1:])])
+    """The command line as it was typed, with some words replaced, and files by their names: it may be published.
+
+    Of a word that stands there several times the last one is replaced: a run may be called as its command is.
+    """
+    words = sys.argv[1:]
+    last = {word: place for place, word in enumerate(words)}
+    shown = (
+        names[word] if word in names and last[word] == at else _without_folders(word) for at, word in enumerate(words)
+    )
+    return shlex.join(["refocus", *shown])
 
 
 def _without_folders(word: str) -> str:
