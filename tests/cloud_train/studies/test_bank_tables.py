@@ -46,9 +46,12 @@ def test_orders_are_judged_by_pairs_of_rows_and_the_reversed_ones_stand_first():
 
 def test_each_order_is_of_two_rows_that_a_study_has():
     recipe, small = SimpleNamespace(epochs=(1, 1, 1)), SimpleNamespace(frozen=0)
-    run: Any = SimpleNamespace(config=SimpleNamespace(recipe=recipe, small=small), group_names=("a", "b"))
+    sizes, config = {"small": 1, "large": 3}, SimpleNamespace(recipe=recipe, small=small)
+    run: Any = SimpleNamespace(config=config, group_names=("a", "b"), parameters=lambda which="small": sizes[which])
     evaluation: Any = None
     names = {(name, which) for name, which, *_ in rows_of(run, evaluation)}
+    sizes["large"] = 1  # a large network that is no larger is not trained to compare with
+    assert {which for _, which, *_ in rows_of(run, evaluation)} == {"small"}
     assert {name for better, other, _ in orders.ORDERS for name in (better, other)} <= names
 
 
