@@ -72,9 +72,8 @@ def study(
         typer.Argument(
             help="heterogeneity, partitions, heads, ablations, shuffling, baselines, gates, streaming, memories,"
             " windows, attention; of a TAPER run: taper, ways, bank, improvement, growth; of a folder of photo sets"
-            " (--data):"
-            " stream, trade-off, few-people, decoding; of a federated run: sensitivity; of a programme: federated,"
-            " bundles"
+            " (--data): stream, trade-off, few-people, decoding; of a federated run: sensitivity; of a programme:"
+            " federated, bundles"
         ),
     ],
     run: MadeRun,

@@ -2,7 +2,7 @@
 
     RUN/taper.json                    what was asked for
     RUN/photos/SPLIT.npy              the photos, decoded and cropped
-    RUN/photos/teacher.npy            what a teacher says of the training photos, where there is one
+    RUN/photos/teacher.npy            logits of the teacher for the training photos, where there is one
     RUN/features/                     the teacher's features, see refocus.cloud_train.backbones.feature_cache
     RUN/text.safetensors              the classes' descriptions
     RUN/curves.jsonl                  losses of all trainings, by step
@@ -319,7 +319,7 @@ class TaperRun:
 
     @cached_property
     def teacher(self) -> Teacher | None:
-        """What a pretrained network says of the training photos, computed once; None where no teacher is named."""
+        """Logits of the pretrained network for the training photos, computed once; None where no teacher is named."""
         about, path = self.config.teacher, self.folder / "photos" / "teacher.npy"
         if not about.name:
             return None

@@ -19,7 +19,7 @@ from refocus.cloud_train.methods.taper.tasks import Task
 
 @dataclass(frozen=True)
 class Teacher:
-    """What a pretrained network says of the training photos.
+    """Cached logits of a pretrained network for the training photos, and their part in the loss.
 
     Attributes:
         logits: (R, C).

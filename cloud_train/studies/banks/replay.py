@@ -37,7 +37,7 @@ GENERIC, PLAIN, CONDENSED, FOREIGN = (
 
 @dataclass
 class _Seen:
-    """What the models of one target did.
+    """Right answers and times of one target's models.
 
     Attributes:
         shares: of each row, the share of right answers of each task.
