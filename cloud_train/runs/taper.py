@@ -47,6 +47,7 @@ from refocus.cloud_train.methods.taper.descriptions import (
     sentence_encoder,
     text_descriptions,
 )
+from refocus.cloud_train.methods.taper.owners import OwnersGain, owners_gain
 from refocus.cloud_train.methods.taper.teacher import Teacher
 from refocus.cloud_train.methods.taper.train import (
     SHARDS,
@@ -548,7 +549,7 @@ class TaperRun:
                 self._pixels(split)
         taper, backbone = self.taper(seed), self.network()
         self.parity_photos(seed)
-        tensors = tensors_of(taper)
+        owners, tensors = self.owners(seed), tensors_of(taper)
         weights = {
             **tensors,
             "rows": self._whole(tensors["rows"]),
@@ -561,14 +562,25 @@ class TaperRun:
             domains=self.domains,
             text_encoder=self.config.text_encoder,
             prompts=list(prompts_for(self.domains)),
+            self_improvement=owners.best,
             **({"frozen": self.config.small.frozen} if self.config.small.frozen else {}),
         )
         training = {"data": self.table.fingerprint(), "recipe": asdict(self.recipe(seed)), "seed": seed}
+        training["owners"] = asdict(owners)
         if self.config.teacher.name:
             training["teacher"] = self.about_teacher()
         return save_checkpoint(
             path, weights, Card(builder="taper", config=config, labels=self.table.classes, training=training)
         )
+
+    def owners(self, seed: int) -> OwnersGain:
+        """What owners without a task description gain by the networks, on validation photos."""
+        photos, network = self.photos("validation"), self.trained()
+        network.load_state_dict(self.generic(seed), strict=False)
+        with torch.no_grad():
+            logits = torch.cat([network.eval()(photos.batch(rows)) for rows in torch.arange(len(photos)).split(512)])
+        plain = self.domains.index("") if "" in self.domains else -1
+        return owners_gain(self.taper(seed), logits.numpy(), photos, self.text, self.around(), plain, seed=seed)
 
     def bank(self, seed: int, target: str = ONNX) -> Bundle:
         """The exported bank for one target; made once."""

@@ -571,6 +571,9 @@ class WeightFile(Strict, frozen=True):
         check_stays_inside(f"{self.artifact}/{self.file}")
 
 
+SelfImprovementBy = Literal["networks", "shares"]
+
+
 class BankCard(Strict, frozen=True):
     """Networks of one architecture, to be mixed weight by weight into one for a task.
 
@@ -584,6 +587,8 @@ class BankCard(Strict, frozen=True):
         domains: words a description may be for; "" is none.
         text_encoder, prompts: what turned class names into descriptions.
         weight_files: how the mixed and folded numbers are placed, one file per artifact.
+        self_improvement: what owners without a task description get: a network for the classes that are found, or the
+            generic one with their shares, where people held out from training gained no more by networks.
     """
 
     file: str
@@ -598,6 +603,7 @@ class BankCard(Strict, frozen=True):
     text_encoder: str
     prompts: tuple[str, ...]
     weight_files: tuple[WeightFile, ...]
+    self_improvement: SelfImprovementBy = "networks"
 
     def __post_init__(self) -> None:
         check_stays_inside(self.file)
@@ -624,7 +630,7 @@ class TaskCard(Strict, frozen=True):
     Attributes:
         classes: names of the classes it knows; the others are masked.
         description: the words that were given.
-        mixers: (M, Q) part of each base in each block.
+        mixers: (M, Q) part of each base in each block; empty where the network is the bank's generic one.
         bank: SHA-256 of the bank it was condensed from.
     """
 

@@ -56,13 +56,17 @@ def _head_text(head: Head) -> str:
     )
 
 
+_IMPROVED_BY = {"networks": "networks for the classes they meet", "shares": "it with the shares of their classes"}
+
+
 def _bank_lines(manifest: Manifest) -> Iterator[str]:
     bank, task = manifest.bank, manifest.task
     if bank is not None:
         domains = ", ".join(word for word in bank.domains if word) or "none"
         yield (
             f"a bank of {bank.bases} networks of {bank.size} numbers, {bank.mixers} mixers; domains:"
-            f" {domains}; the programs are its generic model"
+            f" {domains}; the programs are its generic model; owners without a task description get"
+            f" {_IMPROVED_BY[bank.self_improvement]}"
         )
     if task is not None:
         yield f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}"

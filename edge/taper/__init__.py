@@ -2,7 +2,7 @@
 
 from refocus.edge.taper.bank import ROWS, WORDS, Bank, Condensed, Task
 from refocus.edge.taper.description import describe_task
-from refocus.edge.taper.self_improvement import SelfImprovement, class_shares, shift_of
+from refocus.edge.taper.self_improvement import SelfImprovement, class_shares, common_classes, shift_of
 from refocus.edge.taper.weight_mixing import NORM, MixedNetwork, scale_and_shift, write_weights
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "SelfImprovement",
     "Task",
     "class_shares",
+    "common_classes",
     "describe_task",
     "scale_and_shift",
     "shift_of",

@@ -34,7 +34,7 @@ from refocus.edge.bundle.verified_files import Files, tree_digest
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
 from refocus.edge.files import printable, working_folder
 from refocus.edge.taper.description import choose
-from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_weights
+from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_shifted, write_weights
 
 ROWS, WORDS = "rows.bin", "words.safetensors"
 DESCRIPTIONS = "descriptions"  # the tensor beside those of the predictor: (domains, C, E)
@@ -54,7 +54,7 @@ class Task:
         labels: their names.
         description: the words that were given.
         domain: one of the bank's, "" for none.
-        mixers: (M, Q).
+        mixers: (M, Q); of no rows for the generic network as it is.
         shift: (C,) added to the logits: it masks the other classes, or makes them less likely.
         merged: classes that were named more than once.
     """
@@ -152,6 +152,9 @@ class Bank:
         heads = {artifact.head for artifact in self._mixed if artifact.role == "head"}
         if len(heads) != 1 or any((target, role) not in roles for target, _ in roles for role in ("encoder", "head")):
             raise _broken(self.folder, "it does not place weights in one encoder and one head of each target")
+        shifted = {artifact.target for artifact in self._mixed if self._bias in self._programs[artifact.file].names}
+        if shifted != {target for target, _ in roles}:
+            raise _broken(self.folder, f"a target does not place {self._bias}, which says what classes a task has")
 
     def _check_places(self, file: WeightFile, network: MixedNetwork) -> None:
         end = 0
@@ -178,6 +181,11 @@ class Bank:
     def _head(self) -> Head:
         """The head that is condensed; refocus upgrade may have put others beside it."""
         return self.manifest.head(next((artifact.head for artifact in self._mixed if artifact.head), ""))
+
+    @property
+    def _bias(self) -> str:
+        """Name of the classifier's bias, which a task's shift is added to."""
+        return f"{self.card.classifier}.bias"
 
     @property
     def _mixed(self) -> list[Artifact]:
@@ -282,13 +290,13 @@ class Bank:
         """
         _check_out(out)
         chosen = self._artifacts(targets)
-        network = self.network(task)
+        network = self.network(task) if len(task.mixers) else None
         place = Path(os.path.realpath(out))
         place.parent.mkdir(parents=True, exist_ok=True)
         with working_folder(place) as temporary:
             folder = temporary / "bundle"
             folder.mkdir()
-            manifest = self._manifest(task, [self._write(folder, artifact, network) for artifact in chosen])
+            manifest = self._manifest(task, [self._write(folder, artifact, task, network) for artifact in chosen])
             (folder / MANIFEST).write_bytes(encode_manifest(manifest))
             move_into_place(folder, place, temporary)
         return Condensed(out, manifest, sum(len(self._programs[artifact.file].template) for artifact in chosen))
@@ -305,8 +313,8 @@ class Bank:
             raise BundleError(f"{self.folder} has no programs for {', '.join(unknown)}; it has {', '.join(has)}")
         return [artifact for artifact in self._mixed if artifact.target in (chosen.values() or has)]
 
-    def _write(self, folder: Path, artifact: Artifact, network: MixedNetwork) -> Artifact:
-        """Writes one artifact's folder, and returns its manifest entry."""
+    def _write(self, folder: Path, artifact: Artifact, task: Task, network: MixedNetwork | None) -> Artifact:
+        """Writes one artifact's folder, and returns its manifest entry. Without a network the generic one stays."""
         program, target = self._programs[artifact.file], folder / artifact.file
         target.mkdir(parents=True)
         for name, content in program.shared.items():
@@ -314,13 +322,18 @@ class Bank:
             (target / name).write_bytes(content)
         file = program.file
         (target / file.file).parent.mkdir(parents=True, exist_ok=True)
-        digests = {**program.digests, file.file: write_weights(network, file, program.template, target / file.file)}
+        place = target / file.file
+        if network is None:
+            digest = write_shifted(file, self._bias, task.shift, program.template, place)
+        else:
+            digest = write_weights(network, file, program.template, place)
+        digests = {**program.digests, file.file: digest}
         return msgspec.structs.replace(artifact, sha256=tree_digest(digests))
 
     def _manifest(self, task: Task, made: Sequence[Artifact]) -> Manifest:
         identity = hashlib.sha256(self.card.sha256.encode() + np.ascontiguousarray(task.mixers).tobytes()).hexdigest()
         note = f"condensed from bank {self.card.sha256[:12]}; parity was measured there, on its generic model"
-        artifacts = tuple(_own(artifact, identity, note) for artifact in made)
+        artifacts = tuple(_own(artifact, identity if len(task.mixers) else "", note) for artifact in made)
         card = TaskCard(
             classes=task.labels,
             description=task.description,
@@ -355,6 +368,11 @@ class _Program:
     shared: Files
     digests: Mapping[str, str]
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the tensors in the weight file."""
+        return {placed.name for placed in self.file.tensors}
+
     @classmethod
     def of(cls, file: WeightFile, files: Files, folder: Path) -> _Program:
         if file.file not in files:
@@ -365,9 +383,9 @@ class _Program:
 
 
 def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
-    """The entry of a personal artifact: features of two mixtures never meet."""
+    """The entry of a personal artifact: features of two mixtures never meet; of no identity they are the bank's."""
     spaces = [
-        space and hashlib.sha256(f"{space}:{identity}".encode()).hexdigest()
+        hashlib.sha256(f"{space}:{identity}".encode()).hexdigest() if space and identity else space
         for space in (artifact.feature_space, *artifact.accepts)
     ]
     return msgspec.structs.replace(

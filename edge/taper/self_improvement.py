@@ -1,13 +1,15 @@
 """Self-improvement: the classes that an owner meets, found in their own photos, and a model condensed for them.
 
 TAPER section 5.2: the generic model's answers say which classes are common, these describe a task, the task's network
-replaces the generic one. Two things are settled otherwise than in the paper. How common each class is comes from all
+replaces the generic one. Three things are settled otherwise than in the paper. How common each class is comes from all
 probabilities, not from counts of best answers, by the maximum likelihood of Saerens, Latinne and Decaestecker
 ("Adjusting the outputs of a classifier to new a priori probabilities", Neural Computation 2002): no number of classes
 must be known. And before anything is replaced, the next photos must bear it out: each batch is judged before it is
 learned from, and only if all together are much likelier under what was found than under "all classes alike" is a
 personal model served, until they no longer are (a cumulative sum, as of Page, Biometrika 1954). The generic model's own
-answers are asked throughout, so that a personal model never confirms itself.
+answers are asked throughout, so that a personal model never confirms itself. And where people held out from training
+gained no more by a task's network than by the shares of the classes added to the generic network's logits, as the
+bank's card says, owners get the latter.
 
 Notation: C classes, n photos.
 """
@@ -22,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.bundle.load import load_bundle, move_into_place
+from refocus.edge.bundle.manifest import SelfImprovementBy
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.files import working_folder, write_file
@@ -141,10 +144,20 @@ class SelfImprovement:
         folder: made if it is missing.
         target: of the models, as ``onnxruntime:fp32``.
         threads: threads inside one operator; 0 leaves it to the runtime.
+        by: "networks" condenses one for the classes found, "shares" keeps the generic network and adds what their
+            shares say to its logits; default: what the bank's card says.
     """
 
-    def __init__(self, bank: Bank, folder: Path, target: str = "onnxruntime:fp32", threads: int = 0) -> None:
+    def __init__(
+        self,
+        bank: Bank,
+        folder: Path,
+        target: str = "onnxruntime:fp32",
+        threads: int = 0,
+        by: SelfImprovementBy | None = None,
+    ) -> None:
         self.bank, self.folder, self.target, self._threads = bank, folder, target, threads
+        self._by = by or bank.card.self_improvement
         self._generic = self._load(bank.folder)
         self._personal: Recognizer | None = None
         self._learned = _Learned(np.zeros((0, len(bank.labels)), dtype=np.float32))
@@ -230,7 +243,8 @@ class SelfImprovement:
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
         task = self.bank.task([self.bank.labels[number] for number in classes])
-        return replace(task, shift=shift_of(shares))
+        mixers = task.mixers if self._by == "networks" else task.mixers[:0]
+        return replace(task, shift=shift_of(shares), mixers=mixers)
 
     def _made(self, task: Task) -> Recognizer:
         """A task's model, which has taken the place of the personal one in the folder."""
@@ -280,7 +294,8 @@ class SelfImprovement:
         with contextlib.suppress(BundleError):
             recognizer = self._load(self.folder / "personal")
             task = recognizer.manifest.task
-            if task is not None and task.bank == self.bank.card.sha256:
+            same_kind = task is not None and bool(task.mixers) == (self._by == "networks")
+            if task is not None and same_kind and task.bank == self.bank.card.sha256:
                 return recognizer
             recognizer.close()
         return None

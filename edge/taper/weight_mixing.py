@@ -280,6 +280,27 @@ def _part(template: memoryview, start: int, end: int) -> memoryview:
     return template[start:end]
 
 
+def write_shifted(file: WeightFile, bias: str, shift: np.ndarray, template: memoryview, out: Path) -> str:
+    """Writes one weight file as the bank has it, a shift (C,) added to the classifier's bias; returns its SHA-256.
+
+    Raises:
+        OSError: the disk is full, or not writable.
+    """
+    digest, position = hashlib.sha256(), 0
+    with out.open("xb") as stream:
+        for placed in sorted(file.tensors, key=lambda placed: placed.offset):
+            if placed.name == bias:
+                before = np.frombuffer(template, placed.dtype, len(shift), placed.offset)
+                parts = template[position : placed.offset], np.maximum(before + shift, MASKED).astype(before.dtype).data
+                position = placed.offset + before.nbytes
+                for part in parts:
+                    stream.write(part)
+                    digest.update(part)
+        stream.write(template[position:])
+        digest.update(template[position:])
+    return digest.hexdigest()
+
+
 def write_weights(network: MixedNetwork, file: WeightFile, template: memoryview, out: Path) -> str:
     """Writes one weight file in one pass, and returns its SHA-256. Mixing overlaps with folding, hashing and writing.
 

@@ -18,6 +18,7 @@ from refocus.edge.bundle import (
     Bundle,
     Column,
     Preprocessing,
+    SelfImprovementBy,
     WeightFile,
     encode_tensors,
     find_named_target,
@@ -59,6 +60,7 @@ class BankSource:
         words: weights of the mixer predictor by name, as :func:`refocus.edge.taper.weight_mixing.predict_mixers`
             takes them, and
             ``descriptions`` (domains, C, E).
+        self_improvement: what owners without a task description get (:class:`BankCard`).
     """
 
     network: nn.Module
@@ -74,6 +76,7 @@ class BankSource:
     domains: tuple[str, ...]
     text_encoder: str
     prompts: tuple[str, ...]
+    self_improvement: SelfImprovementBy = "networks"
 
 
 def builder_of(checkpoint: Checkpoint) -> Callable[[Checkpoint], BankSource] | None:
@@ -140,6 +143,7 @@ def export_bank_targets(
             text_encoder=source.text_encoder,
             prompts=source.prompts,
             weight_files=(),
+            self_improvement=source.self_improvement,
         )
         generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
         network = folded_structure(source.network, folds)

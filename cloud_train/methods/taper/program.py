@@ -48,6 +48,7 @@ def taper_bank(checkpoint: Checkpoint) -> BankSource:
         domains=tuple(config["domains"]),
         text_encoder=config["text_encoder"],
         prompts=tuple(config["prompts"]),
+        self_improvement=config.get("self_improvement", "networks"),
     )
 
 

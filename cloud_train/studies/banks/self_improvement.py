@@ -1,8 +1,9 @@
 """Self-improvement on streams of owners (TAPER section 5.2 and Fig. 3), through exported banks and the device's code.
 
 An owner meets the classes of one task. Batches of their photos teach; the rest of their photos judge the model that
-serves after each batch. Two controls: owners who meet all classes alike, for whom nothing may get worse, and the
-generic network with the class shares that were found added to its logits, which says how much the network adds.
+serves after each batch: a network for the classes found, and the generic network with the shares of these classes
+added to its logits, which says how much the network adds; an owner gets the one that the bank's card names. Control:
+owners who meet all classes alike, for whom nothing may get worse.
 
 Notation: K owners, S steps.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +25,12 @@ from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.pairs import paired
+from refocus.edge.bundle import SelfImprovementBy
 from refocus.edge.recognize import Recognizer
-from refocus.edge.taper import Bank, SelfImprovement, class_shares, shift_of
+from refocus.edge.taper import Bank, SelfImprovement
 
 OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
+WAYS: tuple[SelfImprovementBy, ...] = ("networks", "shares")
 _SEED, _TRIES = 2, 1000
 
 
@@ -37,54 +41,67 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
         {
             "name": content,
             "photos": BATCH * step,
-            "generic": _mean(part.served[:, 0] for part in parts),
-            "shares_alone": _mean(part.shares_alone[:, step] for part in parts),
+            "generic": _mean(part.shares[:, 0] for part in parts),
+            "shares_alone": _mean(part.shares[:, step] for part in parts),
+            "networks": _mean(part.networks[:, step] for part in parts),
             "served": _mean(part.served[:, step] for part in parts),
             "gain": _paired(part.served[:, step] - part.served[:, 0] for part in parts),
-            "by_network": _paired(part.served[:, step] - part.shares_alone[:, step] for part in parts),
+            "by_network": _paired(part.networks[:, step] - part.shares[:, step] for part in parts),
         }
         for content, parts in by_content.items()
         for step in range(STEPS + 1)
     ]
     data = page.data_of(run.config.source, run.table, owners=owners, targets=owners * JUDGED)
+    serves = [part.by for part in by_content["own"]]
     return page.study_document(
-        "improvement", command, seeds, rows=rows, data=data, backbone=run.config.small.name, batch=BATCH
+        "improvement", command, seeds, rows=rows, data=data, backbone=run.config.small.name, batch=BATCH, serves=serves
     )
 
 
 @dataclass(frozen=True)
 class _Owners:
-    """Shares of right answers (K, S + 1), before the first batch and after each: of what serves, which at first is the
-    generic model, and of the generic network with the class shares alone."""
+    """Shares of right answers (K, S + 1), before the first batch, which are those of the generic model, and after each.
 
-    served: np.ndarray
-    shares_alone: np.ndarray
+    Attributes:
+        networks: of networks for the classes found.
+        shares: of the generic network with class shares alone.
+        by: which of these the bank's owners get.
+    """
+
+    networks: np.ndarray
+    shares: np.ndarray
+    by: SelfImprovementBy
+
+    @property
+    def served(self) -> np.ndarray:
+        """Of what the bank's owners get."""
+        return self.networks if self.by == "networks" else self.shares
 
 
 def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
     bank, table = Bank.open(run.bank(seed).folder), run.table.of_split("test")
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
-    result = _Owners(np.zeros((owners, STEPS + 1)), np.zeros((owners, STEPS + 1)))
+    right = {by: np.zeros((owners, STEPS + 1)) for by in WAYS}
     for owner in track(range(owners), f"owners, {content}", owners):
         rows = _photos(index, around, rng) if content == "own" else np.arange(len(table))
         rows = rng.permutation(rows)[: BATCH * STEPS + JUDGED]
         contents = [table.read(name) for name in table.photo[rows].tolist()]
         teach, judge, truth = contents[:-JUDGED], contents[-JUDGED:], table.label[rows[-JUDGED:]]
-        with tempfile.TemporaryDirectory() as folder, SelfImprovement(bank, Path(folder), threads=1) as improvement:
-            generic = served = alone = _logits(improvement.recognizer, judge)
-            result.served[owner, 0] = result.shares_alone[owner, 0] = _right(generic, truth)
-            seen = np.zeros((0, len(bank.labels)))
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+            improved = {by: SelfImprovement(bank, Path(folder) / by, threads=1, by=by) for by in WAYS}
+            for one in improved.values():
+                stack.enter_context(one)
+            generic = _right(improved["shares"].recognizer, judge, truth)
+            for by in WAYS:
+                right[by][owner] = generic
             for step in range(1, STEPS + 1):
-                batch = np.array([improvement.judge(photo) for photo in teach[BATCH * (step - 1) : BATCH * step]])
-                taught, seen = improvement.learn(batch), np.concatenate([seen, batch])
-                if taught.changed:
-                    served = _logits(improvement.recognizer, judge)
-                    alone = generic + shift_of(class_shares(seen)) if taught.personal else generic
-                result.served[owner, step], result.shares_alone[owner, step] = (
-                    _right(served, truth),
-                    _right(alone, truth),
-                )
-    return result
+                photos = teach[BATCH * (step - 1) : BATCH * step]
+                batch = np.array([improved["shares"].judge(photo) for photo in photos])
+                for by, one in improved.items():
+                    changed = one.learn(batch).changed
+                    before = right[by][owner, step - 1]
+                    right[by][owner, step] = _right(one.recognizer, judge, truth) if changed else before
+    return _Owners(right["networks"], right["shares"], bank.card.self_improvement)
 
 
 def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.ndarray:
@@ -100,11 +117,8 @@ def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.n
     raise DataError(f"no task has {BATCH * STEPS + JUDGED} test photos; add photos, or tasks of more classes")
 
 
-def _logits(recognizer: Recognizer, photos: Sequence[bytes]) -> np.ndarray:
-    return np.array([recognizer.recognize(content).logits for content in photos])
-
-
-def _right(logits: np.ndarray, truth: np.ndarray) -> float:
+def _right(recognizer: Recognizer, photos: Sequence[bytes], truth: np.ndarray) -> float:
+    logits = np.array([recognizer.recognize(content).logits for content in photos])
     return float((logits.argmax(1) == truth).mean())
 
 
@@ -125,8 +139,15 @@ def about_owners(document: page.Document) -> str:
     return (
         f"{data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
         f" unlabelled photos of each, judged on {data['targets']} other photos of theirs; through exported banks of"
-        f" `{document['backbone']}`, {page.seeds_line(document)}. Intervals are over owners."
+        f" `{document['backbone']}`, {page.seeds_line(document)}. Intervals are over owners.{_serving(document)}"
     )
+
+
+def _serving(document: page.Document) -> str:
+    """What the owners get, by the card of each seed's bank; the banks of earlier documents said nothing."""
+    serves = document.get("serves", [])
+    shares = serves.count("shares")
+    return f" Held-out people let {shares} of {len(serves)} banks serve class shares alone." if serves else ""
 
 
 def improvement_plot(document: page.Document) -> bytes:
@@ -147,6 +168,7 @@ COLUMNS = {
     "photos seen": page.text("photos"),
     "generic model": page.percent("generic"),
     "with class shares alone": page.percent("shares_alone"),
+    "networks for the classes found": lambda row: f"{100 * row.get('networks', row['served']):.1f} %",
     "what serves": page.percent("served"),
     "gain": page.gain(),
     "by the network": page.gain("by_network"),

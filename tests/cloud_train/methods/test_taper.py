@@ -23,6 +23,7 @@ from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
 from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
+from refocus.cloud_train.methods.taper.owners import owners_gain
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import (
     TaperRecipe,
@@ -542,6 +543,10 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
         (content, photos) for content in ("own", "mixed") for photos in (0, 4, 8)
     ]
     assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
+    assert tiny_taper.export_checkpoint(0).card.training["owners"]["owners"] >= 0
+    assert found["serves"] == [tiny_taper.bank(0).manifest.bank.self_improvement]
+    chosen = "networks" if found["serves"] == ["networks"] else "shares_alone"
+    assert all(row["served"] == row[chosen] for row in found["rows"])
     assert study_table(found)[1]
     assert study_plot(found)
 
@@ -693,6 +698,30 @@ def test_mixers_found_on_a_task_s_photos_choose_the_basis_that_knows_it():
         ]
     assert losses[1] < 0.5 * losses[0]
     assert taper.bases.weights.grad is None
+
+
+@pytest.mark.parametrize("better", ["networks", "shares"])
+def test_owners_get_networks_only_where_these_answer_better_than_class_shares_do(better):
+    """Bases that know the classes beside a generic network that hardly does, and the other way round."""
+    data, made = coloured(), network(0)
+    layout, state = layout_of(made, True), {}
+    for name, epochs in (("bad", 1), ("good", 5)):
+        train_generic(made, data, TaperRecipe(batch=32), epochs, 0.1)
+        state[name] = {key: value.clone() for key, value in made.state_dict().items()}
+    bases, generic = ("good", "bad") if better == "networks" else ("bad", "good")
+    taper = taper_of()
+    with torch.no_grad():
+        row = layout.join(state[bases])
+        taper.bases.weights[:], taper.bases.statistics[:] = row[: layout.learned], row[layout.learned :]
+        made.load_state_dict(state[generic])
+        held_out = coloured(seed=5)
+        logits = made.eval()(held_out.batch(np.arange(len(held_out)))).numpy()
+    about = taper, logits, held_out, bag_of_words(CLASSES, 1), tasks.fixed(CLASSES, 4)
+    found = owners_gain(*about, owners=12)
+    assert found.owners == 12
+    assert (found.networks > found.shares) == (better == "networks")
+    assert found.best == better
+    assert owners_gain(*about, owners=3).best == "shares", "three owners show nothing"
 
 
 def test_measured_statistics_are_those_of_the_mix_and_nothing_else_changes():

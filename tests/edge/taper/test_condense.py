@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -53,6 +54,28 @@ def changed_card(bank_bundle, folder, **changes):
 
 
 # What comes out
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_the_generic_network_is_condensed_as_it_is_with_the_task_s_classes_alone(bank, photo, tmp_path, precision):
+    task = bank.task(FOXES)
+    bank.condense(replace(task, mixers=task.mixers[:0]), tmp_path / "foxes")
+    with Recognizer(load_bundle(bank.folder), precision=precision) as generic:
+        plain = generic.recognize(photo).logits
+    with Recognizer(load_bundle(tmp_path / "foxes"), precision=precision) as recognizer:
+        answer = recognizer.recognize(photo)
+    np.testing.assert_allclose(answer.logits[list(task.classes)], plain[list(task.classes)], atol=1e-4)
+    assert set(answer.labels[:3]) == set(FOXES)
+    assert answer.probabilities[3:].max() == 0
+
+
+def test_a_bank_that_places_no_classifier_s_bias_is_refused(bank_bundle, tmp_path):
+    files = tuple(
+        msgspec.structs.replace(file, tensors=tuple(t for t in file.tensors if not t.name.endswith("fc.bias")))
+        for file in bank_bundle.manifest.bank.weight_files
+    )
+    with pytest.raises(BundleError, match="does not place fc.bias"):
+        Bank.open(changed_card(bank_bundle, tmp_path / "bank", weight_files=files))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+
+import msgspec
 import numpy as np
 import pytest
 
+from refocus.edge.bundle import write_manifest
 from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.taper.bank import Bank
 from refocus.edge.taper.self_improvement import (
@@ -13,6 +17,7 @@ from refocus.edge.taper.self_improvement import (
     class_shares,
     common_classes,
     evidence_for,
+    shift_of,
     still_fits,
 )
 from refocus.edge.taper.weight_mixing import MASKED
@@ -198,6 +203,29 @@ def test_what_is_learned_is_its_owners_alone_in_a_folder_that_all_may_read(bank,
     assert (tmp_path / "personal").stat().st_mode & 0o077 == 0
 
 
+def test_a_bank_whose_networks_do_not_help_serves_its_generic_network_with_class_shares(bank, tmp_path, bank_bundle):
+    photo = (bank_bundle.folder / bank_bundle.manifest.self_test_photos[0].file).read_bytes()
+    with SelfImprovement(bank, tmp_path, threads=1, by="shares") as improvement:
+        plain = improvement.recognize(photo)
+        for seed in range(2):
+            improvement.learn(owner(bank, [0, 1, 2], 40, seed))
+        served = improvement.recognizer
+        assert served.manifest.task.mixers == ()
+        assert served.space == improvement._generic.space, "its features are the generic network's"
+        shift = shift_of(class_shares(improvement._learned.seen))
+        np.testing.assert_allclose(improvement.recognize(photo).logits, plain.logits + shift, atol=1e-4)
+
+
+def test_a_bank_s_card_says_what_serves(bank_bundle, tmp_path):
+    card = msgspec.structs.replace(bank_bundle.manifest.bank, self_improvement="shares")
+    shutil.copytree(bank_bundle.folder, tmp_path / "bank")
+    write_manifest(tmp_path / "bank", msgspec.structs.replace(bank_bundle.manifest, bank=card))
+    with SelfImprovement(Bank.open(tmp_path / "bank"), tmp_path / "mine", threads=1) as improvement:
+        for seed in range(2):
+            improvement.learn(owner(improvement.bank, [0, 1, 2], 40, seed))
+        assert improvement.recognizer.manifest.task.mixers == ()
+
+
 # Over restarts
 
 
@@ -209,6 +237,17 @@ def test_what_was_learned_is_there_after_a_restart(bank, tmp_path):
     with SelfImprovement(bank, tmp_path, threads=1) as again:
         assert again.recognizer.manifest.task == wanted
         assert again.learn(owner(bank, [0, 1, 2], 40, 9)).photos == 160
+
+
+def test_a_network_from_before_the_bank_was_found_not_to_help_is_not_served_again(bank, tmp_path):
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        for seed in range(2):
+            improvement.learn(owner(bank, [0, 1, 2], 40, seed))
+        assert improvement.recognizer.manifest.task.mixers
+    with SelfImprovement(bank, tmp_path, threads=1, by="shares") as again:
+        assert again.recognizer.manifest.task is None
+        assert again.learn(owner(bank, [0, 1, 2], 40, 9)).personal
+        assert again.recognizer.manifest.task.mixers == ()
 
 
 def test_a_damaged_state_is_learned_anew(bank, tmp_path):
