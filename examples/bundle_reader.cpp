@@ -656,7 +656,9 @@ Manifest read_manifest(const string &content) {
     if (found.heads.empty()) refuse("heads", "expected at least one");
     if (const Value *bank = fields.set("bank")) {
         const Fields of_bank(*bank, "bank", {"file", "sha256", "size_bytes", "bases", "mixers", "columns", "folds",
-                                             "classifier", "domains", "text_encoder", "prompts", "weight_files"});
+                                             "classifier", "domains", "text_encoder", "prompts", "weight_files",
+                                             "self_improvement"});
+        of_bank.one_or("self_improvement", "networks", {"networks", "shares"});
         found.has_bank = true;
         found.bank = listed(of_bank, "bank", 64 * GIB, total);
     }

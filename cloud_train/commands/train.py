@@ -190,7 +190,7 @@ def _train(
         typer.echo(explained_toml(settings))
         return
     from refocus.cloud_train import train
-    from refocus.cloud_train.commands.evaluate import show_study
+    from refocus.cloud_train.commands.study import show_study
     from refocus.cloud_train.tracking import tracked
 
     if out is None:

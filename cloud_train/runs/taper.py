@@ -61,7 +61,6 @@ from refocus.cloud_train.methods.taper.train import (
     train_specialists,
 )
 from refocus.cloud_train.methods.taper.trunk import NO_SHIFT, Activations, Trunk, activations, cut, restate_norms
-from refocus.cloud_train.progress import say
 from refocus.cloud_train.resume import SUFFIX, seconds_of
 from refocus.cloud_train.runs.folder import (
     contents,
@@ -234,7 +233,7 @@ class TaperRun:
         """Finds mistakes in seconds, not hours.
 
         Raises:
-            UsageError: a network cannot be built, or tasks need super-categories and there are none.
+            UsageError: a network cannot be built, a basis has no photos, or tasks lack their super-categories.
             DataError: a class has no text, or two, in the column of descriptions.
         """
         _ = self.texts
@@ -242,9 +241,9 @@ class TaperRun:
             undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
             empty = sum(not len(rows) for rows in self._shards_of(undecoded))
             if empty:
-                say(
+                raise UsageError(
                     f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of"
-                    " them without photos, which stay as the generic network is; set fewer bases, or other shards"
+                    " them without photos; set fewer bases, or other shards"
                 )
         with torch.device("meta"):
             for which in ("small", "large"):

@@ -8,6 +8,7 @@ with fewer, as of domains, over their photos and seeds, and it says nothing abou
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,7 @@ ROW_COLUMNS: page.Columns = {
     "better off than alone": lambda row: "" if row["better_off"] is None else f"{row['better_off']:.0%}",
     "newcomers as received": lambda row: "" if row["unseen"] is None else f"{row['unseen']:.1%}",
     "rates": page.text("rates"),
+    "steps a round": page.text("steps", ".3g"),
     "kept round": page.text("kept"),
     "prompt difference": lambda row: "" if row["prompts"] is None else f"{row['prompts']:.1%}",
     "trained": page.text("trained", ","),
@@ -170,6 +172,7 @@ ROW_COLUMNS: page.Columns = {
     "numbers sent": page.text("numbers", ","),
     "GFLOP a photo": page.text("gigaflops", ".3f"),
     "minutes": page.text("minutes", ".1f"),
+    "on": page.text("device"),
 }
 
 
@@ -200,10 +203,17 @@ def table_rows(programme: Programme, name: str, documents: Mapping[str, Document
         ]
         for method in table.methods
     }
-    return [_row(method, found, of.get("local", [])) for method, found in of.items() if found]
+    rates = {method: documents.get(f"{name}.{method}.rates") for method in of}
+    return [_row(method, found, of.get("local", []), rates[method]) for method, found in of.items() if found]
 
 
-def _row(method: str, found: Sequence[Document], alone: Sequence[Document]) -> dict[str, Any]:
+def _row(method: str, found: Sequence[Document], alone: Sequence[Document], choice: Document | None) -> dict[str, Any]:
+    """A row of a table.
+
+    Args:
+        found, alone: documents of the method and of clients on their own, one per seed.
+        choice: document of the choice of the method's rates, where there were several.
+    """
     used = np.array([_shares(one, "members", "used") for one in found])
     unseen = [_shares(one, "unseen", "received") for one in found]
     gains = client_gains(found, alone)
@@ -218,12 +228,23 @@ def _row(method: str, found: Sequence[Document], alone: Sequence[Document]) -> d
         "gain": None if gains is None else float(gains.mean()),
         "better_off": None if gains is None else float((gains > 0).mean()),
         "unseen": float(np.mean(unseen)) if unseen[0] else None,
-        "rates": f"{first['rates']['client']:g}{server}",
+        "rates": f"{first['rates']['client']:g}{_edge(first['rates'], choice)}{server}",
+        "steps": float(np.mean(first["curves"]["steps"])),
+        "device": ", ".join(sorted({"CPU" if one["machine"]["device"] == "cpu" else "GPU" for one in found})),
         "kept": ", ".join(str(one["kept_round"]) for one in found),
         "prompts": float(np.mean(prompts)) if prompts else None,
         **{key: first[key] for key in ("trained", "storage", "numbers", "gigaflops")},
         "minutes": sum(one["budget"]["seconds"] for one in found) / 60,
     }
+
+
+def _edge(rates: Mapping[str, float], choice: Document | None) -> str:
+    """Where the chosen rate of clients is the lowest or the highest that was tried: a better one may lie beyond."""
+    if choice is None:
+        return ""
+    tried = [float(re.split(r"(?<!e)-", name)[0]) for name in choice["tried"]]  # as "0.1-0.01" with the server's
+    at = {min(tried): " (lowest tried)", max(tried): " (highest tried)"}
+    return at.get(rates["client"], "") if len(set(tried)) > 1 else ""
 
 
 def client_gains(found: Sequence[Document], alone: Sequence[Document]) -> np.ndarray | None:
@@ -248,8 +269,8 @@ def about_table(programme: Programme, name: str, documents: Mapping[str, Documen
     return (
         f"{table.paper}. {table.about} Photos: `{settings.get('source', 'glyphs')}`, {budget['classes']} classes,"
         f" {budget['clients']} clients and {budget['newcomers']} newcomers, {budget['photos']} photos to train on and"
-        f" {budget['test_photos']} to be judged by. {budget['rounds']} rounds, {budget['participation']:.3g} of the"
-        f" clients in each, {budget['steps']} steps of {budget['batch']} photos at most for each of them."
+        f" {budget['test_photos']} to be judged by. {budget['rounds']} rounds, {100 * budget['participation']:.3g} % of"
+        f" all clients in each, {budget['steps']} steps of {budget['batch']} photos at most for each of them."
         f"{_ratio(mine)} Machine: {'; '.join(machines)}."
     )
 
@@ -275,28 +296,35 @@ def density_and_curves(programme: Programme, name: str, documents: Mapping[str, 
     from matplotlib.figure import Figure
 
     table = resolved(programme, name)
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    loss, validation, density = figure.subplots(1, 3)
+    figure = Figure(figsize=(14, 3.4), layout="constrained")
+    panels = loss, accuracy, validation, density = figure.subplots(1, 4)
     of = _by_method(name, documents)
-    for method in table.methods:
+    for number, method in enumerate(table.methods):
         found = of.get(method, [])
         if not found:
             continue
-        curves, title = found[0]["curves"], title_of(method)
-        if "loss" in curves:
-            loss.plot(curves["round"], curves["loss"], label=title, linewidth=1)
-        looked = [(r, v) for r, v in zip(curves["round"], curves["validation"], strict=True) if v is not None]
-        validation.plot(*zip(*looked, strict=True), label=title, linewidth=1)
+        curves = found[0]["curves"]
+        style: dict[str, Any] = {"label": title_of(method), "linewidth": 1, **_line(number)}
+        for key, axes in (("loss", loss), ("accuracy", accuracy), ("validation", validation)):
+            looked = [(r, v) for r, v in zip(curves["round"], curves.get(key, []), strict=False) if v is not None]
+            if looked:
+                axes.plot(*zip(*looked, strict=True), **style)
         gains = client_gains(found, of.get("local", []))
         if gains is not None and method != "local" and len(gains) >= MANY_CLIENTS:
-            density.plot(*_density(100 * gains), linewidth=1)
-    for axes, title in ((loss, "training loss"), (validation, "validation"), (density, "gain over alone, points")):
+            density.plot(*_density(100 * gains), **style)
+    titles = "training loss", "training accuracy", "validation", "gain over alone, points"
+    for axes, title in zip(panels, titles, strict=True):
         axes.set_title(title, fontsize=9)
         axes.grid(alpha=0.25)
-    loss.set_xlabel("round, first seed")
-    validation.set_xlabel("round, first seed")
+    for axes in panels[:3]:
+        axes.set_xlabel("round, first seed")
     validation.legend(fontsize=6, frameon=False)
     return page.png(figure)
+
+
+def _line(number: int) -> dict[str, Any]:
+    """Colour and dashes of a table's method, the same in all panels: ten colours, then the same ones dashed."""
+    return {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
 
 
 def _by_method(table: str, documents: Mapping[str, Document]) -> dict[str, list[Document]]:

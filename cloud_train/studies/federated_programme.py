@@ -174,6 +174,19 @@ class Queue:
             return None
         return document if same_settings(stored, plain(self.config(job.table))) else None
 
+    def twin(self, job: Job) -> dict[str, Any] | None:
+        """The document of a job that another table with the same settings has done already, as this job's."""
+        settings, seeds = plain(self.config(job.table)), resolved(self.programme, job.table).seeds
+        for name in self.programme.tables:
+            other = Job(name, job.method, job.seed)
+            if name == job.table or plain(self.config(name)) != settings:
+                continue
+            if job.seed is None and resolved(self.programme, name).seeds[0] != seeds[0]:
+                continue  # rates are chosen on the first one
+            if (document := self.document(other)) is not None:
+                return {**document, "federated_job": job.name, "table": job.table, "same_as": other.name}
+        return None
+
     def ready(self, job: Job) -> bool:
         """Whether nothing that a job needs is missing."""
         choice = self.choice_of_rates(job.table, job.method)
@@ -336,14 +349,16 @@ class Finished:
 
 
 def finish_job(queue: Queue, job: Job) -> Finished:
-    """Runs a job and writes its document."""
+    """Runs a job, unless a table with the same settings has, and writes its document."""
     try:
-        document = run_job(queue, job)
+        twin = queue.twin(job)
+        document = twin or run_job(queue, job)
     except RefocusError as error:
         return Finished(False, f"{job.name} failed: {error}")
     queue.documents.mkdir(parents=True, exist_ok=True)
     write_file(queue.documents / f"{job.name}.json", written(document))
-    return Finished(True, f"{job.name}: done in {document['budget']['seconds']:.0f} s")
+    how = f"the same as {twin['same_as']}" if twin else f"done in {document['budget']['seconds']:.0f} s"
+    return Finished(True, f"{job.name}: {how}")
 
 
 def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:

@@ -588,7 +588,7 @@ class BankCard(Strict, frozen=True):
         text_encoder, prompts: what turned class names into descriptions.
         weight_files: how the mixed and folded numbers are placed, one file per artifact.
         self_improvement: what owners without a task description get: a network for the classes that are found, or the
-            generic one with their shares, where people held out from training gained no more by networks.
+            generic one with their shares, where training did not show that networks help beyond these.
     """
 
     file: str

@@ -69,7 +69,8 @@ def _bank_lines(manifest: Manifest) -> Iterator[str]:
             f" {_IMPROVED_BY[bank.self_improvement]}"
         )
     if task is not None:
-        yield f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}"
+        network = "" if task.mixers else ", the generic network with the shares of these classes"
+        yield f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}{network}"
 
 
 def check(

@@ -302,7 +302,13 @@ class Bank:
         return Condensed(out, manifest, sum(len(self._programs[artifact.file].template) for artifact in chosen))
 
     def network(self, task: Task) -> MixedNetwork:
-        """The folded tensors of a task, by name: for comparisons, and for programs of one's own."""
+        """The folded tensors of a task, by name: for comparisons, and for programs of one's own.
+
+        Raises:
+            TaskError: the task has no mixers: its network is the generic one, which lies in the bank's programs alone.
+        """
+        if not len(task.mixers):
+            raise TaskError("the task's network is the bank's generic one, which is in its programs; give it mixers")
         return MixedNetwork(self.card, self.rows, task.mixers, task.shift)
 
     def _artifacts(self, targets: Sequence[str]) -> list[Artifact]:

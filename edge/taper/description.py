@@ -77,8 +77,11 @@ def describe_task(text: str, domain: str, card: BankCard) -> np.ndarray:
     """The vector (E,) of free words, by the sentence encoder that the bank was trained with.
 
     Raises:
+        TaskError: there are no words.
         RuntimeUnavailable: no installed package describes.
     """
+    if not text.strip():
+        raise TaskError("the description is empty: say in words what is on the photos, or name the classes")
     found = [entry for entry in entry_points(group=DESCRIBERS_GROUP) if entry.name == DESCRIBER]
     if not found:
         raise RuntimeUnavailable(

@@ -7,9 +7,9 @@ probabilities, not from counts of best answers, by the maximum likelihood of Sae
 must be known. And before anything is replaced, the next photos must bear it out: each batch is judged before it is
 learned from, and only if all together are much likelier under what was found than under "all classes alike" is a
 personal model served, until they no longer are (a cumulative sum, as of Page, Biometrika 1954). The generic model's own
-answers are asked throughout, so that a personal model never confirms itself. And where people held out from training
-gained no more by a task's network than by the shares of the classes added to the generic network's logits, as the
-bank's card says, owners get the latter.
+answers are asked throughout, so that a personal model never confirms itself. And where a
+bank's training did not show that owners gain by a task's network beyond the shares of their classes, as its card says,
+a model is the generic network with these shares added to its logits.
 
 Notation: C classes, n photos.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ FEWEST = 2  # classes of a task
 # everything reach two by chance now and then, six (400 to 1) hardly ever.
 CONVINCED = 6.0
 MOST_CONVINCED = 12.0  # what is kept of more: an owner who changes should not have to outweigh years
+RENEWED = 0.1  # half of the sum of absolute differences of class shares from those that are served
 CALM = 3  # steps without a new class set after which there is nothing more to find
 FLOOR = -8.0  # of the shift of a class that was never met: it can still win
 _ROUNDS = 50
@@ -55,8 +56,8 @@ class Step:
         photos: seen so far.
         evidence: nats per photo of this batch, judged before it was learned from; nan for the first.
         labels: classes of the personal model that serves from now on; none while the generic one does.
-        changed: whether it is another one than before.
-        settled: whether the task has not changed for some steps; the caller may stop here.
+        changed: whether it is another one than before: for other classes, or for shares of these that have moved.
+        settled: whether the classes have not changed for some steps; the caller may stop here.
     """
 
     photos: int
@@ -126,12 +127,18 @@ class _Learned:
         labels: of the task whose model serves; none: the generic one does.
         nats: evidence gathered for personal classes.
         calm: steps since something changed.
+        shares: (C,) that the personal model was made with; zeros without one.
     """
 
     seen: np.ndarray
     labels: tuple[str, ...] = ()
     nats: float = 0.0
     calm: int = 0
+    shares: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+    def stale(self, shares: np.ndarray) -> bool:
+        """Whether class shares (C,) have moved away from those that are served."""
+        return len(self.shares) != len(shares) or float(np.abs(self.shares - shares).sum()) > 2 * RENEWED
 
 
 class SelfImprovement:
@@ -216,9 +223,11 @@ class SelfImprovement:
         personal = nats > 0 if served else nats >= CONVINCED
         changed = personal != bool(served) or (personal and not still_fits(served, shares))
         undecided = np.isnan(evidence) or (not personal and nats > 0)
-        learned = _Learned(seen, now.labels, nats, 0 if changed or undecided else now.calm + 1)
+        learned = _Learned(seen, now.labels, nats, 0 if changed or undecided else now.calm + 1, now.shares)
+        changed = changed or (personal and now.stale(shares))
         if changed:
-            learned = self._change(learned, self._task(shares) if personal else None)
+            of_owner = shares.astype(np.float32) if personal else shares[:0].astype(np.float32)
+            learned = self._change(replace(learned, shares=of_owner), self._task(shares) if personal else None)
         else:
             self._keep(learned)
         self._learned = learned
@@ -270,7 +279,7 @@ class SelfImprovement:
     def _keep(self, learned: _Learned) -> None:
         numbers = {"calm": learned.calm, "personal": int(bool(learned.labels))}
         tensors: dict[str, np.ndarray] = {name: np.array([value]) for name, value in numbers.items()}
-        tensors |= {"seen": learned.seen, "nats": np.array([learned.nats], dtype=np.float32)}
+        tensors |= {"seen": learned.seen, "nats": np.array([learned.nats], dtype=np.float32), "shares": learned.shares}
         self._make_folder()
         write_file(self._state, b"".join(encode_tensors(tensors)), private=True)
 
@@ -287,7 +296,8 @@ class SelfImprovement:
                 return
             self._personal = self._found() if found["personal"][0] else None
             task = self._personal.manifest.task if self._personal is not None else None
-            self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm)
+            shares = found["shares"].copy() if "shares" in found else seen[:0].sum(axis=0)[:0]
+            self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm, shares)
 
     def _found(self) -> Recognizer | None:
         """The personal model of an earlier process, if it is whole and of this bank."""

@@ -15,7 +15,16 @@ from refocus.cloud_train.federated.evaluate import packed_bits, unpacked_bits
 from refocus.cloud_train.federated.methods import METHODS, TITLES
 from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.studies import federated_orders
-from refocus.cloud_train.studies.federated_orders import HOLDS, NOT_RUN, NOT_SEEN, REVERSED, judge, read_documents
+from refocus.cloud_train.studies.federated_orders import (
+    HOLDS,
+    NOT_RUN,
+    NOT_SEEN,
+    REVERSED,
+    _edge,
+    _line,
+    judge,
+    read_documents,
+)
 from refocus.cloud_train.studies.federated_programme import (
     Job,
     Queue,
@@ -168,6 +177,20 @@ def test_a_job_that_has_a_document_is_not_run_again_and_one_with_other_settings_
     assert len(json.loads(paths[0].read_text())["curves"]["round"]) == 3
 
 
+def test_a_job_of_a_table_with_the_same_settings_is_not_run_twice(queue, tmp_path):
+    (tmp_path / "twice.toml").write_text(SMALL.replace("settings = { recipe = { rounds = 1 } }", "seeds = [0, 1]"))
+    twice = replace(queue, programme=load_programme(tmp_path / "twice.toml"), _runs={})
+    assert run_queue(twice, ["*.head.*"]) == []
+    one, other, more = (
+        json.loads((queue.documents / f"{name}.json").read_text())
+        for name in ("small.head.seed-0", "other.head.seed-0", "other.head.seed-1")
+    )
+    assert (other["same_as"], other["table"]) == ("small.head.seed-0", "other")
+    assert "same_as" not in more
+    assert (other["members"], other["curves"]) == (one["members"], one["curves"])
+    assert not list((tmp_path / "run").glob("other-*/*/head*seed-0*"))
+
+
 def test_arguments_that_are_left_out_are_those_of_another_network(queue):
     now = plain(queue.config("small"))
     assert same_settings(now, now)
@@ -236,7 +259,28 @@ def test_the_page_says_what_was_run_and_what_was_not(queue, tmp_path):
     assert "1 have jobs that have not run yet" in page
     assert "| FedRep over classifier alone | a table | small | not yet run |" in page
     assert "| classifier alone | 1 |" in page
+    assert "| 3 |" in page, "steps a round"
+    assert "| CPU |" in page
+    assert "100 % of all clients in each" in page
     assert (tmp_path / "pictures" / "federated-small.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("tried", "chosen", "said"),
+    [
+        ({"0.001": 0.1, "0.01": 0.2, "0.1": 0.1}, 0.01, ""),
+        ({"0.001": 0.3, "0.01": 0.2}, 0.001, " (lowest tried)"),
+        ({"1e-05-0.01": 0.1, "0.25-0.01": 0.2}, 0.25, " (highest tried)"),
+        ({"0.1": 0.2}, 0.1, ""),
+    ],
+)
+def test_a_rate_at_the_end_of_what_was_tried_is_marked(tried, chosen, said):
+    assert _edge({"client": chosen, "server": 0.0}, {"tried": tried}) == said
+
+
+def test_no_two_methods_of_a_table_are_drawn_alike():
+    most = max(len(table.methods) for table in load_programme(COMMITTED).tables.values())
+    assert len({tuple(_line(number).values()) for number in range(most)}) == most > 10
 
 
 # ---- the orders

@@ -244,10 +244,13 @@ def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(h
     assert "two" in rows[0]
 
 
-def test_an_unknown_study_is_named(refocus, tiny_run):
+def test_an_unknown_study_and_a_flag_of_another_one_are_named(refocus, tiny_run):
     done = refocus("study", "astrology", tiny_run.folder)
-    assert done.returncode == 1
-    assert "refocus study astrology: expected one of heterogeneity" in done.stderr
+    assert done.returncode == 2
+    assert "No such command 'astrology'" in done.stderr
+    done = refocus("study", "gates", tiny_run.folder, "--ratios", "0,1")
+    assert done.returncode == 2
+    assert "No such option: --ratios" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["-1", "0,0,1", "2147483648", "a", ""])

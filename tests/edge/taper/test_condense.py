@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,14 +16,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from refocus.edge.bundle.load import load_bundle, write_manifest
-from refocus.edge.bundle.manifest import PlacedTensor, WeightFile, decode_manifest
+from refocus.edge.bundle.load import MANIFEST, load_bundle, write_manifest
+from refocus.edge.bundle.manifest import SCHEMA_VERSION, PlacedTensor, WeightFile, decode_manifest
 from refocus.edge.commands import words
 from refocus.edge.errors import BundleError, RefocusError, TaskError
 from refocus.edge.files import working_folder
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import MAX_TEXT, Bank
-from refocus.edge.taper.description import choose
+from refocus.edge.taper.description import choose, describe_task
 from refocus.edge.taper.weight_mixing import MASKED, MixedNetwork, write_weights
 
 FOXES = ["grey fox", "red fox", "kit fox"]
@@ -67,6 +68,23 @@ def test_the_generic_network_is_condensed_as_it_is_with_the_task_s_classes_alone
     np.testing.assert_allclose(answer.logits[list(task.classes)], plain[list(task.classes)], atol=1e-4)
     assert set(answer.labels[:3]) == set(FOXES)
     assert answer.probabilities[3:].max() == 0
+    with pytest.raises(TaskError, match="give it mixers"):
+        bank.network(replace(task, mixers=task.mixers[:0]))
+
+
+@pytest.mark.parametrize("words", [" ", "\n\t"])
+def test_an_empty_description_is_refused(bank, words):
+    with pytest.raises(TaskError, match="the description is empty"):
+        describe_task(words, "", bank.card)
+
+
+@pytest.mark.parametrize(("version", "what_to_do"), [(1, "export it again"), (SCHEMA_VERSION + 1, "update refocus")])
+def test_a_bank_of_another_version_says_what_to_do(version, what_to_do, bank_bundle, tmp_path):
+    shutil.copytree(bank_bundle.folder, tmp_path / "bank")
+    manifest = json.loads((tmp_path / "bank" / MANIFEST).read_text())
+    (tmp_path / "bank" / MANIFEST).write_text(json.dumps({**manifest, "schema_version": version}))
+    with pytest.raises(BundleError, match=rf"schema version {version}\b.*{what_to_do}"):
+        Bank.open(tmp_path / "bank")
 
 
 def test_a_bank_that_places_no_classifier_s_bias_is_refused(bank_bundle, tmp_path):

@@ -226,6 +226,23 @@ def test_a_bank_s_card_says_what_serves(bank_bundle, tmp_path):
         assert improvement.recognizer.manifest.task.mixers == ()
 
 
+@pytest.mark.parametrize("by", ["networks", "shares"])
+def test_class_shares_that_move_are_served_though_the_classes_stay(by, bank, tmp_path):
+    """Two classes in turns: met alike at first, then one far more often."""
+    with SelfImprovement(bank, tmp_path, threads=1, by=by) as improvement:
+        for seed in range(2):
+            improvement.learn(owner(bank, [0, 1], 40, seed))
+        before = improvement._learned.shares
+        for seed in range(3):
+            step = improvement.learn(owner(bank, [0, 0, 0, 0, 0, 0, 0, 1], 80, 5 + seed))
+        after = improvement._learned.shares
+        assert step.personal
+        assert abs(before[0] - before[1]) < 0.3
+        assert after[0] > before[0] + 0.1
+        found = class_shares(improvement._learned.seen)
+        assert np.abs(after - found).sum() <= 0.2
+
+
 # Over restarts
 
 

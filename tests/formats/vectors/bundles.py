@@ -160,6 +160,7 @@ def valid_facts() -> None:
         document["heads"].append({**document["heads"][0], "name": "b"}),
         document["artifacts"].append({**document["artifacts"][1], "head": "b"}))), True)  # fmt: skip
     add("task", "a condensed bundle", {**alone(), "task": TASK}, True)
+    add("task-of-the-generic-network", "a condensed bundle", {**alone(), "task": {**TASK, "mixers": []}}, True)
     add("personal", "tensors of each person's own inside a program", weights(), True)
     labels = len(window()["heads"][0]["labels"])
     sets = at("heads.0.thresholds", [0.5] * labels)
@@ -170,6 +171,9 @@ def valid_facts() -> None:
         made = changed(window(), at("heads.0.thresholds", thresholds))
         add(f"thresholds-{name}", "one threshold in [0, 1] for each label", made, False)
     add("bank", "a bank", bank(), True, "core", ("bank",))
+    for serves, known in (("networks", True), ("shares", True), ("both", False)):
+        made = changed(bank(), at("bank.self_improvement", serves))
+        add(f"bank-serves-{serves}", "what a bank's owners get", made, known, "core", ("bank",))
     add("upgrade", "heads without an encoder", changed(alone(), at("artifacts.0", ...)), True, "core", ("upgrade",))
 
 
