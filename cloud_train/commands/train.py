@@ -234,7 +234,11 @@ def taper(
     changes: Changes = None,
     show: Show = False,
 ) -> None:
-    """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them."""
+    """Train TAPER: bases of one architecture and the mixer predictor that makes a personal network of them.
+
+    What each basis sees is the setting shards: classes, groups (super-categories), domains, both, or nearest. What
+    tasks are is kind: fixed, dynamic, group or nearest, of so many ways. All settings: --show-settings.
+    """
     grown_from = str(add_basis) if add_basis is not None else ""
     _train("taper", out, seeds, recipe, config, changes, show, source=data, grown_from=grown_from)
 
