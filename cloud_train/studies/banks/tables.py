@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.taper import FOLDED, TAPER, TaperRun, Variant
 from refocus.cloud_train.studies import page
@@ -106,8 +107,16 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
 
     Args:
         names: only rows of these names, besides the first; ``*`` stands for anything.
+
+    Raises:
+        UsageError: one of the names is that of no row.
     """
     evaluation = Evaluation.draw(run)
+    known = list(dict.fromkeys(name for name, *_ in rows_of(run, evaluation)))
+    for wanted in names:
+        if not any(fnmatch(name, wanted) for name in known):
+            listed = "', '".join(known)
+            raise UsageError(f"--rows '{wanted}' is no row of this run; it has '{listed}'")
     rows: list[dict[str, Any]] = []
     found: dict[orders.Name, list[Shares]] = {}
     free: dict[str, Any] = {}

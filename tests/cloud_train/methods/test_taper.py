@@ -443,6 +443,10 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
     again = study_taper(TaperRun(tiny_taper.folder), [0], "refocus study taper RUN", names=rows)
     assert again["rows"] == found["rows"]
     assert {path: path.stat().st_mtime_ns for path in stages} == stages
+    with pytest.raises(
+        UsageError, match="--rows 'TAPIR' is no row of this run; it has 'classifier selection', 'no pers"
+    ):
+        study_taper(tiny_taper, [0], "refocus study taper RUN", names=["TAPER", "TAPIR"])
     checkpoint = tiny_taper.export_checkpoint(0)
     assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
     with pytest.raises(UsageError, match="other settings"):
