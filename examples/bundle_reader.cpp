@@ -658,7 +658,7 @@ Manifest read_manifest(const string &content) {
         const Fields of_bank(*bank, "bank", {"file", "sha256", "size_bytes", "bases", "mixers", "columns", "folds",
                                              "classifier", "domains", "text_encoder", "prompts", "weight_files",
                                              "self_improvement"});
-        of_bank.one_or("self_improvement", "networks", {"networks", "shares"});
+        of_bank.one_or("self_improvement", "networks", {"networks", "shares", "generic"});
         found.has_bank = true;
         found.bank = listed(of_bank, "bank", 64 * GIB, total);
     }

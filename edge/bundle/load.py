@@ -113,6 +113,13 @@ class Bundle:
             found |= {file.relative_to(self.folder).as_posix() for file in inside}
         return sorted(found)
 
+    def foreign_file(self) -> str:
+        """The first file in the bundle's folder that does not belong to it; "" without one. Replacing the bundle would
+        remove it."""
+        listed = set(self.files())
+        names = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if not path.is_dir())
+        return min((name for name in names if name not in listed), default="")
+
     def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
         """Inputs that are each person's own, as they are for somebody who has none; by name.
 

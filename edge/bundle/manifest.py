@@ -571,7 +571,7 @@ class WeightFile(Strict, frozen=True):
         check_stays_inside(f"{self.artifact}/{self.file}")
 
 
-SelfImprovementBy = Literal["networks", "shares"]
+SelfImprovementBy = Literal["networks", "shares", "generic"]
 
 
 class BankCard(Strict, frozen=True):
@@ -588,7 +588,8 @@ class BankCard(Strict, frozen=True):
         text_encoder, prompts: what turned class names into descriptions.
         weight_files: how the mixed and folded numbers are placed, one file per artifact.
         self_improvement: what owners without a task description get: a network for the classes that are found, or the
-            generic one with their shares, where training did not show that networks help beyond these.
+            generic one with their shares, where training did not show that networks help beyond these; or the generic
+            one as it is, where shares did not help either.
     """
 
     file: str

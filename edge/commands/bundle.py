@@ -56,7 +56,11 @@ def _head_text(head: Head) -> str:
     )
 
 
-_IMPROVED_BY = {"networks": "networks for the classes they meet", "shares": "it with the shares of their classes"}
+_IMPROVED_BY = {
+    "networks": "networks for the classes they meet",
+    "shares": "it with the shares of their classes",
+    "generic": "it as it is",
+}
 
 
 def _bank_lines(manifest: Manifest) -> Iterator[str]:

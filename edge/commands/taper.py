@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from refocus.edge.errors import PhotoError, RefocusError, TaskError
 from refocus.edge.files import read_file
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from refocus.edge.taper.self_improvement import SelfImprovement, Step
 
 MAX_TASK_BYTES = 16 << 20
@@ -80,44 +83,70 @@ def improve(
     from refocus.edge.commands.album import name_failed
     from refocus.edge.recognize.album import find_photos
     from refocus.edge.taper.bank import Bank
-    from refocus.edge.taper.self_improvement import SelfImprovement
+    from refocus.edge.taper.self_improvement import CALM, SelfImprovement
 
-    files, failed = find_photos(photos), list[str]()
+    files, failed, known = find_photos(photos), list[str](), list[Path]()
     steps = []
     with SelfImprovement(Bank.open(bank), out, to, threads) as improvement:
-        for start in range(0, len(files), batch):
-            step = _learn(improvement, files[start : start + batch], failed)
-            if step is None:
-                continue
+        for probabilities, numbers in _batches(improvement, files, batch, failed, known):
+            step = improvement.learn(probabilities, numbers)
             steps.append(step)
             if not as_json:
                 typer.echo(_told(step))
-            if step.settled:
+            if step.settled and len(steps) >= CALM:
                 break
     if as_json:
         print_json([_as_dict(step) for step in steps])
-    elif steps and steps[-1].personal:
-        typer.echo(f"bundle: {out / 'personal'}")
-    elif steps:
-        typer.echo("these photos are of no few classes: the generic model, the bank itself, stays the better one")
+    else:
+        if known:
+            typer.echo(f"{len(known)} photos were learned from before: left out")
+        typer.echo(_end(steps, out, improvement.by))
     if failed:
         name_failed(failed, len(files))
         raise typer.Exit(PARTLY)
 
 
-def _learn(improvement: SelfImprovement, files: list[Path], failed: list[str]) -> Step | None:
-    """One step from those of the photos that can be used; adds to ``failed`` why others cannot. None: none can."""
+def _batches(
+    improvement: SelfImprovement, files: list[Path], batch: int, failed: list[str], known: list[Path]
+) -> Iterator[tuple[np.ndarray, list[int]]]:
+    """Probabilities (n, C) and numbers of new photos, n at a time; adds to ``failed`` why others cannot be used, and to
+    ``known`` which were learned from before, or stand here twice."""
     import numpy as np
 
     from refocus.edge.photos.preprocess import read_photo
+    from refocus.edge.taper.self_improvement import photo_number
 
-    judged = []
+    judged: dict[int, np.ndarray] = {}
     for path in files:
         try:
-            judged.append(improvement.judge(read_photo(path), str(path)))
+            content = read_photo(path)
+            if improvement.knows(content) or photo_number(content) in judged:
+                known.append(path)
+                continue
+            judged[photo_number(content)] = improvement.judge(content, str(path))
         except PhotoError as error:
             failed.append(str(error))
-    return improvement.learn(np.array(judged)) if judged else None
+        if len(judged) == batch:
+            yield np.array([*judged.values()]), [*judged]
+            judged = {}
+    if judged:
+        yield np.array([*judged.values()]), [*judged]
+
+
+def _end(steps: list[Step], out: Path, by: str) -> str:
+    """What came of all batches."""
+    if by == "generic":
+        return "this bank serves its generic model: its training found nothing that is better for owners"
+    if not steps:
+        return "no new photos: nothing was learned"
+    if steps[-1].personal:
+        return f"bundle: {out / 'personal'}"
+    if all(math.isnan(step.evidence) for step in steps):
+        return (
+            f"{steps[-1].photos} photos in one batch are too few to tell, as a batch is judged by those before it; give"
+            " more photos, or a smaller --batch"
+        )
+    return "these photos are of no few classes: the generic model, the bank itself, stays the better one"
 
 
 def _as_dict(step: Step) -> dict[str, object]:

@@ -408,12 +408,10 @@ def _check_out(out: Path) -> None:
         raise RefocusError(f"--out {out} exists and is not a bundle that can be read; choose another folder") from None
     if found.bank is not None:
         raise RefocusError(f"--out {out} is a bank; choose another folder")
-    listed = {MANIFEST, *Bundle(out, found).files()}
-    for path in sorted(out.rglob("*")):
-        if not path.is_dir() and (name := path.relative_to(out).as_posix()) not in listed:
-            raise RefocusError(
-                f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder"
-            )
+    if name := Bundle(out, found).foreign_file():
+        raise RefocusError(
+            f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder"
+        )
 
 
 def _broken(folder: Path, why: str) -> BundleError:

@@ -9,7 +9,8 @@ learned from, and only if all together are much likelier under what was found th
 personal model served, until they no longer are (a cumulative sum, as of Page, Biometrika 1954). The generic model's own
 answers are asked throughout, so that a personal model never confirms itself. And where a
 bank's training did not show that owners gain by a task's network beyond the shares of their classes, as its card says,
-a model is the generic network with these shares added to its logits.
+a model is the generic network with these shares added to its logits, or, where these did not help either, the generic
+network as it is.
 
 Notation: C classes, n photos.
 """
@@ -17,13 +18,15 @@ Notation: C classes, n photos.
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
-from refocus.edge.bundle.load import load_bundle, move_into_place
+from refocus.edge.bundle.load import MANIFEST, load_bundle, move_into_place
 from refocus.edge.bundle.manifest import SelfImprovementBy
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import BundleError, PersonalWeightsError, PhotoError, RefocusError
@@ -42,6 +45,7 @@ FEWEST = 2  # classes of a task
 # everything reach two by chance now and then, six (400 to 1) hardly ever.
 CONVINCED = 6.0
 MOST_CONVINCED = 12.0  # what is kept of more: an owner who changes should not have to outweigh years
+KNOWN = 1 << 16  # photos that are told apart from new ones, by their hashes
 RENEWED = 0.1  # half of the sum of absolute differences of class shares from those that are served
 CALM = 3  # steps without a new class set after which there is nothing more to find
 FLOOR = -8.0  # of the shift of a class that was never met: it can still win
@@ -127,7 +131,8 @@ class _Learned:
         labels: of the task whose model serves; none: the generic one does.
         nats: evidence gathered for personal classes.
         calm: steps since something changed.
-        shares: (C,) that the personal model was made with; zeros without one.
+        shares: (C,) that the personal model was made with; none without one.
+        known: (m,) int64 hashes of the photos that were learned from, the newest ones.
     """
 
     seen: np.ndarray
@@ -135,6 +140,7 @@ class _Learned:
     nats: float = 0.0
     calm: int = 0
     shares: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+    known: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def stale(self, shares: np.ndarray) -> bool:
         """Whether class shares (C,) have moved away from those that are served."""
@@ -152,7 +158,10 @@ class SelfImprovement:
         target: of the models, as ``onnxruntime:fp32``.
         threads: threads inside one operator; 0 leaves it to the runtime.
         by: "networks" condenses one for the classes found, "shares" keeps the generic network and adds what their
-            shares say to its logits; default: what the bank's card says.
+            shares say to its logits, "generic" changes nothing; default: what the bank's card says.
+
+    Raises:
+        RefocusError: the folder is a bundle, which may be published: what is private does not belong there.
     """
 
     def __init__(
@@ -163,8 +172,10 @@ class SelfImprovement:
         threads: int = 0,
         by: SelfImprovementBy | None = None,
     ) -> None:
+        if (folder / MANIFEST).exists():
+            raise RefocusError(f"{folder} is a bundle; choose another folder, for what is learned of one owner alone")
         self.bank, self.folder, self.target, self._threads = bank, folder, target, threads
-        self._by = by or bank.card.self_improvement
+        self.by: SelfImprovementBy = by or bank.card.self_improvement
         self._generic = self._load(bank.folder)
         self._personal: Recognizer | None = None
         self._learned = _Learned(np.zeros((0, len(bank.labels)), dtype=np.float32))
@@ -180,7 +191,7 @@ class SelfImprovement:
         return self.recognizer.recognize(content, where)
 
     def step(self, photos: Sequence[bytes]) -> Step:
-        """Learns from a batch of the owner's photos, best of some tens.
+        """Learns from a batch of the owner's photos, best of some tens. A photo that was learned from counts once.
 
         Raises:
             PhotoError: no photos, or not whole ones; nothing is learned from the batch.
@@ -188,7 +199,15 @@ class SelfImprovement:
         """
         if not photos:
             raise PhotoError("a step learns from photos, and there are none; give some tens")
-        return self.learn(np.array([self.judge(content) for content in photos]))
+        new = {photo_number(content): content for content in photos if not self.knows(content)}
+        if not new:
+            now = self._learned
+            return Step(len(now.seen), float("nan"), now.labels, False, now.calm >= CALM)
+        return self.learn(np.array([self.judge(content) for content in new.values()]), [*new])
+
+    def knows(self, content: bytes) -> bool:
+        """Whether a photo was learned from before."""
+        return bool((self._learned.known == photo_number(content)).any())
 
     def judge(self, content: bytes, where: str = "photo") -> np.ndarray:
         """One photo -> the generic model's probabilities (C,), for :meth:`learn`.
@@ -199,10 +218,13 @@ class SelfImprovement:
         pixels = preprocess(content, self.bank.manifest.preprocessing, where)
         return softmax(self._generic.recognize_pixels(pixels, "").logits)
 
-    def learn(self, probabilities: np.ndarray) -> Step:
+    def learn(self, probabilities: np.ndarray, numbers: Sequence[int] = ()) -> Step:
         """As :meth:`step`, from the generic model's probabilities (n, C), n > 0.
 
         After an error nothing is learned, so that the same photos may be given again.
+
+        Args:
+            numbers: :func:`photo_number` of the photos, by which :meth:`knows` knows them later.
 
         Raises:
             RefocusError: not such probabilities.
@@ -220,10 +242,11 @@ class SelfImprovement:
         served = [self.bank.labels.index(label) for label in now.labels]
         if not np.isnan(evidence):
             nats = min(max(nats + len(probabilities) * evidence, 0.0), MOST_CONVINCED)
-        personal = nats > 0 if served else nats >= CONVINCED
+        personal = (nats > 0 if served else nats >= CONVINCED) and self.by != "generic"
         changed = personal != bool(served) or (personal and not still_fits(served, shares))
-        undecided = np.isnan(evidence) or (not personal and nats > 0)
-        learned = _Learned(seen, now.labels, nats, 0 if changed or undecided else now.calm + 1, now.shares)
+        undecided = np.isnan(evidence) or (not personal and nats > 0 and self.by != "generic")
+        known = np.concatenate([now.known, np.array(numbers, dtype=np.int64)])[-KNOWN:]
+        learned = _Learned(seen, now.labels, nats, 0 if changed or undecided else now.calm + 1, now.shares, known)
         changed = changed or (personal and now.stale(shares))
         if changed:
             of_owner = shares.astype(np.float32) if personal else shares[:0].astype(np.float32)
@@ -247,12 +270,14 @@ class SelfImprovement:
         self._personal = model
         if before is not None:
             before.close()
+        if model is None:
+            shutil.rmtree(self.folder / "personal", ignore_errors=True)  # or others would go on answering with it
         return learned
 
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
         task = self.bank.task([self.bank.labels[number] for number in classes])
-        mixers = task.mixers if self._by == "networks" else task.mixers[:0]
+        mixers = task.mixers if self.by == "networks" else task.mixers[:0]
         return replace(task, shift=shift_of(shares), mixers=mixers)
 
     def _made(self, task: Task) -> Recognizer:
@@ -279,7 +304,8 @@ class SelfImprovement:
     def _keep(self, learned: _Learned) -> None:
         numbers = {"calm": learned.calm, "personal": int(bool(learned.labels))}
         tensors: dict[str, np.ndarray] = {name: np.array([value]) for name, value in numbers.items()}
-        tensors |= {"seen": learned.seen, "nats": np.array([learned.nats], dtype=np.float32), "shares": learned.shares}
+        tensors |= {"seen": learned.seen, "nats": np.array([learned.nats], dtype=np.float32)}
+        tensors |= {"shares": learned.shares, "known": learned.known}
         self._make_folder()
         write_file(self._state, b"".join(encode_tensors(tensors)), private=True)
 
@@ -296,15 +322,15 @@ class SelfImprovement:
                 return
             self._personal = self._found() if found["personal"][0] else None
             task = self._personal.manifest.task if self._personal is not None else None
-            shares = found["shares"].copy() if "shares" in found else seen[:0].sum(axis=0)[:0]
-            self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm, shares)
+            more = {name: found[name].copy() for name in ("shares", "known") if name in found}  # since 0.2
+            self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm, **more)
 
     def _found(self) -> Recognizer | None:
         """The personal model of an earlier process, if it is whole and of this bank."""
         with contextlib.suppress(BundleError):
             recognizer = self._load(self.folder / "personal")
             task = recognizer.manifest.task
-            same_kind = task is not None and bool(task.mixers) == (self._by == "networks")
+            same_kind = task is not None and bool(task.mixers) == (self.by == "networks")
             if task is not None and same_kind and task.bank == self.bank.card.sha256:
                 return recognizer
             recognizer.close()
@@ -320,6 +346,11 @@ class SelfImprovement:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def photo_number(content: bytes) -> int:
+    """A photo file's number, by which it is known again: the first eight bytes of its SHA-256."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
 
 
 def _are_probabilities(values: np.ndarray, classes: int) -> bool:

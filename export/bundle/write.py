@@ -17,10 +17,12 @@ from refocus.edge.bundle import (
     Artifact,
     Bundle,
     Preprocessing,
+    decode_manifest,
     put_in_place,
     write_manifest,
 )
-from refocus.edge.files import locked
+from refocus.edge.errors import BundleError
+from refocus.edge.files import locked, printable
 from refocus.export.bundle.artifacts import (
     Export,
     Job,
@@ -111,9 +113,17 @@ def export_targets(
 
 
 def refuse_other_folder(out: Path) -> None:
-    """Raises ExportError if a folder is there that is not a bundle."""
-    if out.exists() and not (out / MANIFEST).exists():
+    """Raises ExportError if a folder is there that is not a bundle, or holds more than one."""
+    if not out.exists():
+        return
+    if not (out / MANIFEST).exists():
         raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
+    try:
+        there = Bundle(out, decode_manifest((out / MANIFEST).read_bytes(), str(out / MANIFEST)))
+    except BundleError:  # damaged, or of another version: what belongs to it cannot be told
+        return
+    if name := there.foreign_file():
+        raise ExportError(f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder")
 
 
 def build(out: Path, write: Callable[[Path], object]) -> Bundle:

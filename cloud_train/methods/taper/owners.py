@@ -50,8 +50,12 @@ class OwnersGain:
 
     @property
     def best(self) -> SelfImprovementBy:
-        """What a bank's owners should get: class shares alone, unless networks are better beyond chance."""
-        return "networks" if self.low is not None and self.low > 0 else "shares"
+        """What a bank's owners should get: networks if they are better beyond chance; else class shares, unless the
+        generic network is better as it is."""
+        if self.low is not None and self.low > 0:
+            return "networks"
+        worse = self.shares is not None and self.generic is not None and self.shares < self.generic
+        return "generic" if worse else "shares"
 
 
 @torch.no_grad()

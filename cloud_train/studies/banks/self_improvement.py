@@ -31,6 +31,7 @@ from refocus.edge.taper import Bank, SelfImprovement
 
 OWNERS, BATCH, STEPS, JUDGED = 60, 16, 6, 40
 WAYS: tuple[SelfImprovementBy, ...] = ("networks", "shares")
+_SERVED = {"networks": "networks", "shares": "class shares alone", "generic": "the generic model as it is"}
 _SEED, _TRIES = 2, 1000
 
 
@@ -75,7 +76,8 @@ class _Owners:
     @property
     def served(self) -> np.ndarray:
         """Of what the bank's owners get."""
-        return self.networks if self.by == "networks" else self.shares
+        as_it_is = np.repeat(self.shares[:, :1], self.shares.shape[1], axis=1)
+        return {"networks": self.networks, "shares": self.shares, "generic": as_it_is}[self.by]
 
 
 def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
@@ -146,8 +148,8 @@ def about_owners(document: page.Document) -> str:
 def _serving(document: page.Document) -> str:
     """What the owners get, by the card of each seed's bank; the banks of earlier documents said nothing."""
     serves = document.get("serves", [])
-    alone = f" By their validation photos, {serves.count('shares')} of {len(serves)} banks serve class shares alone."
-    return alone if serves else ""
+    said = ", ".join(f"{serves.count(by)} {_SERVED[by]}" for by in dict.fromkeys(serves))
+    return f" By the validation photos of each seed's bank, owners get: {said}." if serves else ""
 
 
 def _by_networks(row: page.Row) -> float:

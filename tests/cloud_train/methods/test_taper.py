@@ -724,7 +724,7 @@ def test_owners_get_networks_only_where_these_answer_better_than_class_shares_do
     found = owners_gain(*about, owners=20)
     assert found.owners >= 12
     assert (found.networks > found.shares) == (better == "networks")
-    assert found.best == better
+    assert (found.best == "networks") == (better == "networks")
     few = owners_gain(*about, owners=3)
     assert (few.owners, few.low) == (3, None), "three owners show nothing"
 
@@ -768,6 +768,19 @@ def test_networks_that_are_no_better_are_hardly_ever_taken_for_better():
         assert found.owners >= 12
         taken += found.best == "networks"
     assert taken <= 4, "a 95 % interval takes 1.5 of 60"
+
+
+@pytest.mark.parametrize(
+    ("generic", "shares", "low", "best"),
+    [
+        (0.5, 0.6, 0.01, "networks"),
+        (0.5, 0.6, -0.01, "shares"),
+        (0.5, 0.5, None, "shares"),
+        (0.5, 0.4, -0.1, "generic"),
+    ],
+)
+def test_owners_get_what_was_not_worse_than_the_generic_network(generic, shares, low, best):
+    assert OwnersGain(20, generic, shares, 0.6, low).best == best
 
 
 def test_validation_photos_of_classes_that_are_alone_show_nothing():

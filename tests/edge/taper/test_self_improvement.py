@@ -7,6 +7,7 @@ import shutil
 import msgspec
 import numpy as np
 import pytest
+from PIL import Image
 
 from refocus.edge.bundle import write_manifest
 from refocus.edge.errors import PhotoError, RefocusError
@@ -145,6 +146,7 @@ def test_an_owner_who_changes_gets_the_generic_model_back(bank, tmp_path):
         assert step.evidence < 0
         assert not step.personal
         assert improvement.recognizer.manifest.task is None
+        assert not (tmp_path / "personal").exists(), "others would go on answering with it"
 
 
 def test_photos_that_could_not_be_kept_are_not_learned_and_confirm_nothing_when_given_again(
@@ -216,6 +218,14 @@ def test_a_bank_whose_networks_do_not_help_serves_its_generic_network_with_class
         np.testing.assert_allclose(improvement.recognize(photo).logits, plain.logits + shift, atol=1e-4)
 
 
+def test_a_bank_whose_training_found_nothing_better_keeps_its_generic_model(bank, tmp_path):
+    with SelfImprovement(bank, tmp_path, threads=1, by="generic") as improvement:
+        steps = [improvement.learn(owner(bank, [0, 1, 2], 40, seed)) for seed in range(CALM + 1)]
+        assert not any(step.personal or step.changed for step in steps)
+        assert steps[-1].settled
+        assert improvement.recognizer.manifest.task is None
+
+
 def test_a_bank_s_card_says_what_serves(bank_bundle, tmp_path):
     card = msgspec.structs.replace(bank_bundle.manifest.bank, self_improvement="shares")
     shutil.copytree(bank_bundle.folder, tmp_path / "bank")
@@ -282,20 +292,42 @@ def test_half_a_photo_teaches_nothing(bank, tmp_path, bank_bundle):
             improvement.step([photo, photo[: len(photo) // 2]])
         with pytest.raises(PhotoError, match="there are none"):
             improvement.step([])
-        assert improvement.step([photo]).photos == 1
+        assert improvement.step([photo, photo]).photos == 1
+        assert improvement.step([photo]).photos == 1, "it was learned from before"
+    with SelfImprovement(bank, tmp_path, threads=1) as again:
+        assert again.knows(photo)
 
 
 def test_the_command_goes_through_an_owner_s_photos(refocus, bank_bundle, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
-    for number, told in enumerate(bank_bundle.manifest.self_test_photos * 3):
-        (photos / f"{number:02d}.png").write_bytes((bank_bundle.folder / told.file).read_bytes())
+    for number, told in enumerate(bank_bundle.manifest.self_test_photos):
+        for level in (1, 5, 9):  # other files, so other photos
+            with Image.open(bank_bundle.folder / told.file) as image:
+                image.save(photos / f"{level}{number}.png", compress_level=level)
+    shutil.copy(photos / "10.png", photos / "98.png")
     (photos / "99.png").write_bytes(b"half")
     done = refocus("improve", bank_bundle.folder, photos, "--out", tmp_path / "mine", "--batch", 8)
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith(f"not used: {photos / '99.png'} is not a photo")
-    assert done.stderr.endswith("1 of 25 photos could not be used\n")
+    assert done.stderr.endswith("1 of 26 photos could not be used\n")
     lines = done.stdout.strip().splitlines()
     assert lines[0] == "8 photos: generic model"
     assert "nats" in lines[1]
+    assert lines[3] == "1 photos were learned from before: left out"
     assert (tmp_path / "mine" / "personal").exists() == lines[-1].startswith("bundle:")
+    again = refocus("improve", bank_bundle.folder, photos, "--out", tmp_path / "mine", "--batch", 8)
+    assert again.stdout.splitlines() == [
+        "25 photos were learned from before: left out",
+        "no new photos: nothing was learned",
+    ]
+    few = refocus("improve", bank_bundle.folder, photos / "10.png", "--out", tmp_path / "few")
+    assert few.stdout.splitlines()[-1].startswith("1 photos in one batch are too few to tell")
+
+
+def test_what_is_learned_of_one_owner_is_not_put_into_a_bundle(refocus, assert_one_clear_line, bank_bundle, tmp_path):
+    photo = bank_bundle.folder / bank_bundle.manifest.self_test_photos[0].file
+    shutil.copytree(bank_bundle.folder, tmp_path / "bank")
+    done = refocus("improve", bank_bundle.folder, photo, "--out", tmp_path / "bank")
+    assert_one_clear_line(done, "is a bundle; choose another folder")
+    assert not (tmp_path / "bank" / "personal").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import msgspec
 import numpy as np
@@ -194,6 +195,14 @@ def test_what_a_bank_cannot_be_exported_to_is_said_first(bank_checkpoint, stream
 def test_a_folder_that_is_no_bundle_stays(bank_checkpoint, streams, tmp_path):
     with pytest.raises(ExportError, match="exists and is not a bundle"):
         export_bank(bank_checkpoint, tmp_path, Export(["onnx:fp32"]), streams)
+
+
+def test_files_that_somebody_put_into_a_bundle_stay(bank_checkpoint, streams, bank_bundle, tmp_path):
+    shutil.copytree(bank_bundle.folder, tmp_path / "bank")
+    (tmp_path / "bank" / "notes.txt").write_text("mine")
+    with pytest.raises(ExportError, match="holds notes.txt, which is no file of its bundle"):
+        export_bank(bank_checkpoint, tmp_path / "bank", Export(["onnx:fp32"]), streams)
+    assert (tmp_path / "bank" / "notes.txt").read_text() == "mine"
 
 
 def test_a_checkpoint_of_another_kind_is_no_bank(bank_checkpoint, streams, tmp_path):

@@ -171,7 +171,7 @@ def valid_facts() -> None:
         made = changed(window(), at("heads.0.thresholds", thresholds))
         add(f"thresholds-{name}", "one threshold in [0, 1] for each label", made, False)
     add("bank", "a bank", bank(), True, "core", ("bank",))
-    for serves, known in (("networks", True), ("shares", True), ("both", False)):
+    for serves, known in (("networks", True), ("shares", True), ("generic", True), ("both", False)):
         made = changed(bank(), at("bank.self_improvement", serves))
         add(f"bank-serves-{serves}", "what a bank's owners get", made, known, "core", ("bank",))
     add("upgrade", "heads without an encoder", changed(alone(), at("artifacts.0", ...)), True, "core", ("upgrade",))
