@@ -62,12 +62,40 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
     """
     if asked is None and not path.exists():
         raise UsageError(f"{path.parent} is not {what}")
-    if asked is not None and path.exists() and read_settings(path, kind) != asked:
-        raise UsageError(f"{path.parent} holds a run with other settings; choose another folder or remove it")
-    return read_settings(path, kind) if asked is None else asked
+    if asked is None or not path.exists():
+        return read_settings(path, kind) if asked is None else asked
+    there = read_settings(path, kind)
+    if there != asked:
+        kept = path.parent / RUN_SETTINGS
+        go_on = f"go on with --config {kept}, or " if kept.exists() else ""
+        raise UsageError(
+            f"{path.parent} holds a run with other settings ({_differing(there, asked)}); {go_on}choose another folder"
+        )
+    return asked
+
+
+def _differing(there: Any, asked: Any) -> str:
+    """The first settings that are not the same, as "bases: 12 there, 6 asked for"."""
+    one, other = (dict(_flat(msgspec.to_builtins(settings))) for settings in (there, asked))
+    names = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
+    told = [
+        f"{name}: {str(one.get(name, 'none'))[:60]} there, {str(other.get(name, 'none'))[:60]} asked for"
+        for name in names[:NAMED_SETTINGS]
+    ]
+    more = len(names) - len(told)
+    return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
+
+
+def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 RUN_SETTINGS = "run.toml"
+NAMED_SETTINGS = 3  # that differ, which an error names
 PHOTOS_OF_RUN = "data.sha256"
 LOCK = ".lock"
 INPUTS_OF_RUN = "inputs.json"

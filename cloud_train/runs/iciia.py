@@ -305,7 +305,7 @@ class Run:
     def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
         self.folder = folder
         path = folder / "run.json"
-        what = "a run: it has no run.json; make one with refocus train"
+        what = "a run of ICIIA: it has no run.json; make one with refocus train iciia"
         self.config = config = settings_of(path, config, RunConfig, what)
         self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
         self._fingerprint = self.table.fingerprint()

@@ -237,14 +237,7 @@ class TaperRun:
             DataError: a class has no text, or two, in the column of descriptions.
         """
         _ = self.texts
-        if self.config.shards != "nearest":  # which reads the descriptions, and leaves no shard without photos
-            undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
-            empty = sum(not len(rows) for rows in self._shards_of(undecoded))
-            if empty:
-                raise UsageError(
-                    f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of"
-                    " them without photos; set fewer bases, or other shards"
-                )
+        self._check_shards()
         with torch.device("meta"):
             for which in ("small", "large"):
                 self.network(which)
@@ -264,6 +257,18 @@ class TaperRun:
             self._cut(self.network().network)
         if self.config.kind != "nearest":  # which reads the descriptions
             self.around()
+
+    def _check_shards(self) -> None:
+        """Raises UsageError where a basis would have no photos."""
+        if self.config.shards == "nearest":  # which reads the descriptions, and leaves no shard without photos
+            return
+        undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
+        empty = sum(not len(rows) for rows in self._shards_of(undecoded))
+        if empty:
+            raise UsageError(
+                f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of them"
+                " without photos; set fewer bases, or other shards"
+            )
 
     # ---- data
 
@@ -659,6 +664,8 @@ def described(config: TaperConfig, table: PhotoTable) -> tuple[PhotoTable, np.nd
     everything = load_photos(Path(config.source), config.label_column, "client", *columns)
     domain_of = dict(zip(everything.photo.tolist(), everything.domain.tolist(), strict=True))
     table = replace(table, domain=np.array([domain_of.get(name, "") for name in table.photo.tolist()]))
+    if config.domain_column and set(table.domain.tolist()) == {""}:
+        raise DataError(f"domain_column {config.domain_column}: the data has no such column")
     if not config.parent_column:
         return table, np.zeros(len(table.classes), dtype=int), ("",)
     names = sorted(set(everything.parent.tolist()))

@@ -140,6 +140,9 @@ class GrownRun(TaperRun):
         """The other run's: it is not trained again."""
         return self.old.generic(seed, which, epochs)
 
+    def _check_shards(self) -> None:
+        """The old bases stay as they are, and :func:`join` sees to photos for the new one."""
+
     def shards(self) -> list[np.ndarray]:
         """One more than the other run's: the new photos."""
         return [*self.old.shards(), np.flatnonzero(self.added("train"))]

