@@ -318,3 +318,17 @@ def _without_none(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_none(inner) for key, inner in value.items() if inner is not None}
     return [_without_none(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def flat(settings: Mapping[str, Any], whole: Collection[str] = (), path: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings one by one, each with its full name, as ``recipe.epochs``.
+
+    Args:
+        whole: names of settings that are tables themselves, which stay in one piece.
+        path: before all names.
+    """
+    for name, value in settings.items():
+        if isinstance(value, dict) and name not in whole:
+            yield from flat(value, whole, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value

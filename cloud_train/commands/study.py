@@ -390,7 +390,7 @@ def trade_off(
     seeds: Seeds = "0,1,2",
     as_json: AsDocument = False,
 ) -> None:
-    """What class shares gain with own histories and lose with those of others, by how they are held back."""
+    """Class shares held back in several ways: the gain with own histories beside the loss with those of others."""
     from refocus.cloud_train.studies.streams.trade_off import study_trade_off
 
     _study_of_people(study_trade_off, run, "trade-off", dict(locals()))

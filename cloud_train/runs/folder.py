@@ -24,7 +24,7 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.settings import settings_toml
+from refocus.cloud_train.settings import flat, settings_toml
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.recognize import LABEL_SEPARATOR
@@ -62,10 +62,9 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
     """
     if asked is None and not path.exists():
         raise UsageError(f"{path.parent} is not {what}")
-    if asked is None or not path.exists():
-        return read_settings(path, kind) if asked is None else asked
-    there = read_settings(path, kind)
-    if there != asked:
+    if asked is None:
+        return read_settings(path, kind)
+    if path.exists() and (there := read_settings(path, kind)) != asked:
         kept = path.parent / RUN_SETTINGS
         go_on = f"go on with --config {kept}, or " if kept.exists() else ""
         raise UsageError(
@@ -76,7 +75,7 @@ def settings_of(path: Path, asked: Settings | None, kind: type[Settings], what: 
 
 def _differing(there: Any, asked: Any) -> str:
     """The first settings that are not the same, as "bases: 12 there, 6 asked for"."""
-    one, other = (dict(_flat(msgspec.to_builtins(settings))) for settings in (there, asked))
+    one, other = (dict(flat(msgspec.to_builtins(settings))) for settings in (there, asked))
     names = [name for name in dict.fromkeys((*one, *other)) if one.get(name) != other.get(name)]
     told = [
         f"{name}: {str(one.get(name, 'none'))[:60]} there, {str(other.get(name, 'none'))[:60]} asked for"
@@ -84,14 +83,6 @@ def _differing(there: Any, asked: Any) -> str:
     ]
     more = len(names) - len(told)
     return "; ".join(told) + (f"; and {more} more" if more > 0 else "")
-
-
-def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in settings.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", value
 
 
 RUN_SETTINGS = "run.toml"

@@ -578,7 +578,7 @@ class TaperRun:
         )
 
     def owners(self, seed: int) -> OwnersGain:
-        """What owners without a task description gain by the networks, on validation photos."""
+        """Accuracy of owners without a task description, with and without networks, on validation photos."""
         photos, network = self.photos("validation"), self.trained()
         network.load_state_dict(self.generic(seed), strict=False)
         with torch.no_grad():

@@ -33,7 +33,7 @@ from refocus.cloud_train.federated.client import default_device
 from refocus.cloud_train.federated.methods import METHODS, find_method
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.settings import changed_by
+from refocus.cloud_train.settings import changed_by, flat
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.recognize import processor
@@ -298,19 +298,11 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
 
 def same_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Whether a document's settings are those of now; what it does not name has its default."""
-    flat_now, flat_stored, flat_plain = (dict(_flat(one)) for one in (now, stored, plain(FederatedConfig())))
+    flat_now, flat_stored, flat_plain = (dict(flat(one, WHOLE)) for one in (now, stored, plain(FederatedConfig())))
     return all(flat_stored.get(key, flat_plain.get(key)) == value for key, value in flat_now.items())
 
 
 WHOLE = ("arguments", "partitioner_arguments")  # one that is left out has a default of its own, not ours
-
-
-def _flat(settings: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict) and key not in WHOLE:
-            yield from _flat(value, f"{path}{key}.")
-        else:
-            yield f"{path}{key}", value
 
 
 def run_queue(queue: Queue, chosen: Sequence[str] = (), processes: int = 1) -> list[str]:

@@ -134,7 +134,7 @@ def _batches(
 
 
 def _end(steps: list[Step], out: Path, by: str) -> str:
-    """What came of all batches."""
+    """The last line of the output: the bundle, or why there is none."""
     if by == "generic":
         return "this bank serves its generic model: its training found nothing that is better for owners"
     if not steps:

@@ -146,7 +146,7 @@ def about_owners(document: page.Document) -> str:
 
 
 def _serving(document: page.Document) -> str:
-    """What the owners get, by the card of each seed's bank; the banks of earlier documents said nothing."""
+    """One sentence on the models that owners get, by the card of each seed's bank; "" in earlier documents."""
     serves = document.get("serves", [])
     said = ", ".join(f"{serves.count(by)} {_SERVED[by]}" for by in dict.fromkeys(serves))
     return f" By the validation photos of each seed's bank, owners get: {said}." if serves else ""
