@@ -159,11 +159,17 @@ def _federated(programme: Programme, documents: dict[str, Document], pictures: P
             write_file(pictures / f"federated-{name}.png", drawn)
             about = federated_orders.about_table(programme, name, documents)
             tables.append({"name": name, "about": about, "rows": table(federated_orders.ROW_COLUMNS, found)})
+    averages = [(one, federated_orders.average_rows(programme, one, documents)) for one in programme.averages]
     return render(
         "report/templates/federated_programme.md.j2",
         summary=federated_orders.summary(rows),
         orders=table(federated_orders.ORDER_COLUMNS, rows),
         attempts=table(federated_orders.ORDER_COLUMNS, attempts) if attempts else None,
+        averages=[
+            {"paper": one.paper, "tables": one.tables, "rows": (list(found[0]), [list(row.values()) for row in found])}
+            for one, found in averages
+            if found
+        ],
         tables=tables,
         missing=[name for name in programme.tables if name not in {one["name"] for one in tables}],
         markdown=_markdown,

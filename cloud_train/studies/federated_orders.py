@@ -21,6 +21,7 @@ from refocus.cloud_train.federated.methods import title_of
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.federated_programme import (
     JOB_SCHEMA,
+    Average,
     Job,
     Order,
     Programme,
@@ -205,6 +206,40 @@ def table_rows(programme: Programme, name: str, documents: Mapping[str, Document
     }
     rates = {method: documents.get(f"{name}.{method}.rates") for method in of}
     return [_row(method, found, of.get("local", []), rates[method]) for method, found in of.items() if found]
+
+
+def average_rows(programme: Programme, average: Average, documents: Mapping[str, Document]) -> list[dict[str, Any]]:
+    """A row for each method that all tables of an average have, with all of their seeds.
+
+    Returns:
+        Rows of text: newcomers of each table, their mean, the mean of members, and that of all clients of all
+        tables, each with the network that the server sends, as the paper has them.
+    """
+    rows = []
+    for method in resolved(programme, average.tables[0]).methods:
+        names = {
+            table: [Job(table, method, seed).name for seed in resolved(programme, table).seeds]
+            for table in average.tables
+        }
+        if not all(name in documents for of_table in names.values() for name in of_table):
+            continue
+        shares = {
+            who: {
+                table: np.array([_shares(documents[name], who, "received") for name in of_table])  # (seeds, clients)
+                for table, of_table in names.items()
+            }
+            for who in ("members", "unseen")
+        }
+        newcomers = {table: f"{found.mean():.1%}" for table, found in shares["unseen"].items()}
+        pooled = {who: np.concatenate(list(of.values()), axis=1) for who, of in shares.items()}
+        means = {
+            "newcomers": pooled["unseen"],
+            "members": pooled["members"],
+            "both": np.concatenate(list(pooled.values()), axis=1),
+        }
+        of_all = {f"{who}, mean": f"{found.mean():.1%}" for who, found in means.items()}
+        rows.append({"method": title_of(method), **newcomers, **of_all})
+    return rows
 
 
 def _row(method: str, found: Sequence[Document], alone: Sequence[Document], choice: Document | None) -> dict[str, Any]:

@@ -86,6 +86,18 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     other_moment: Literal["received", "used", "adapted", "base"] = "used"
 
 
+class Average(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the paper whose rows are means over several tables here, as over the domain that is left out.
+
+    Attributes:
+        paper: which table it repeats.
+        tables: of the same methods; the clients of all of them count alike.
+    """
+
+    paper: str
+    tables: tuple[str, ...]
+
+
 class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All tables and orders.
 
@@ -94,12 +106,14 @@ class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         tables: by name, in the order in which they are run.
         orders: what is judged, written before anything is run.
         attempts: the same orders in other tables, for those that did not hold; they count for themselves.
+        averages: tables over several tables.
     """
 
     defaults: dict[str, Any]
     tables: dict[str, Table]
     orders: tuple[Order, ...]
     attempts: tuple[Order, ...] = ()
+    averages: tuple[Average, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -225,6 +239,12 @@ def load_programme(path: Path) -> Programme:
         config_of(programme, name)
     for order in (*programme.orders, *programme.attempts):
         _check_order(programme, order)
+    for average in programme.averages:
+        methods = {resolved(programme, table).methods for table in average.tables}
+        if len(methods) != 1:
+            raise UsageError(
+                f"averages: {average.paper}: {len(methods)} sets of methods; expected tables of the same ones"
+            )
     return programme
 
 

@@ -22,6 +22,7 @@ from refocus.cloud_train.studies.federated_orders import (
     REVERSED,
     _edge,
     _line,
+    average_rows,
     judge,
     read_documents,
 )
@@ -316,6 +317,36 @@ def test_a_difference_is_seen_and_the_smallest_that_could_have_been_is_said(clie
     documents["small.head.seed-0"]["data"] = {"fingerprint": "y"}
     with pytest.raises(DataError, match="are of other photos"):
         judge(queue.programme, documents)
+
+
+def test_means_over_tables_count_every_client_once_and_wait_for_all_jobs(tmp_path):
+    more = """
+[tables.left-out]
+like = "small"
+settings = { unseen = 0.5 }
+[tables.left-out-too]
+like = "left-out"
+[[averages]]
+paper = "another table"
+tables = ["left-out", "left-out-too"]
+"""
+    (tmp_path / "programme.toml").write_text(SMALL + more)
+    programme = load_programme(tmp_path / "programme.toml")
+    documents = {
+        f"{table}.{method}.seed-0": {
+            "members": [{"received": right, "test": 10} for right in members],
+            "unseen": [{"received": newcomer, "test": 10}],
+        }
+        for table, members, newcomer in (("left-out", (4, 6), 1), ("left-out-too", (8, 10, 10), 3))
+        for method in ("fedrep", "head", "local")
+    }
+    del documents["left-out-too.head.seed-0"]
+    rows = average_rows(programme, programme.averages[0], documents)
+    assert [row["method"] for row in rows] == ["FedRep", "each client alone"]
+    assert list(rows[0].values())[1:] == ["10.0%", "30.0%", "20.0%", "76.0%", "60.0%"]
+    (tmp_path / "programme.toml").write_text(SMALL + more.replace('"left-out-too"]', '"other"]'))
+    with pytest.raises(UsageError, match="another table: 2 sets of methods"):
+        load_programme(tmp_path / "programme.toml")
 
 
 def test_a_document_under_another_name_is_refused(tmp_path):
