@@ -53,6 +53,12 @@ def seeds_of(text: str) -> list[int]:
     return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
 
 
+def seeds_of_run(text: str, run: Path) -> list[int]:
+    """Seeds as they were typed, else those that a run was trained with; 0 where it has none."""
+    trained = sorted(int(path.name[5:]) for path in run.glob("seed-*") if path.name[5:].isdecimal())
+    return seeds_of(text) if text else trained or [0]
+
+
 def shares(text: str, flag: str) -> list[float]:
     """``0,0.5,1`` -> numbers from 0 to 1."""
     expected = "numbers between 0 and 1 separated by commas"

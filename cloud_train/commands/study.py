@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
-from refocus.cloud_train.commands.parsing import integers, seeds_of, shares, typed_command, with_flags
+from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
 from refocus.edge.commands import print_json, words
 
 if TYPE_CHECKING:
@@ -23,6 +23,13 @@ study_app = typer.Typer(
     no_args_is_help=True,
 )
 
+SeedsOfRun = Annotated[
+    str,
+    typer.Option(
+        help="comma-separated random seeds; what a seed lacks is trained; default: those that the run has",
+        show_default=False,
+    ),
+]
 Folder = Annotated[Path, typer.Argument(help="folder of the study, new or one to go on with")]
 Layers = Annotated[int, typer.Option(min=0, help="number of layers N; 0: as in the run, 3 where it has none")]
 Heads = Annotated[int, typer.Option(min=1, help="number of attention heads H")]
@@ -63,7 +70,7 @@ def _blocks(name: str, about: str) -> None:
 
     def command(
         run: MadeRun,
-        seeds: Seeds = "0,1,2",
+        seeds: SeedsOfRun = "",
         layers: Layers = 0,
         heads: Heads = 4,
         classifier: Classifier = "own",
@@ -83,7 +90,7 @@ def _blocks(name: str, about: str) -> None:
 def heterogeneity(
     run: MadeRun,
     ratios: Annotated[str, typer.Option(help="heterogeneity levels, comma-separated")] = "0,0.25,0.5,0.75,1",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     layers: Layers = 0,
     heads: Heads = 4,
     classifier: Classifier = "own",
@@ -106,7 +113,7 @@ def partitions(
         str,
         typer.Option(help="numbers of layers N, comma-separated, the first with all partitions; default: the run's"),
     ] = "",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     heads: Heads = 4,
     classifier: Classifier = "own",
     targets: Targets = 8,
@@ -125,7 +132,7 @@ def partitions(
 def heads(
     run: MadeRun,
     heads: Annotated[str, typer.Option(help="numbers of attention heads H, comma-separated")] = "1,2,4,8",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     layers: Layers = 0,
     classifier: Classifier = "own",
     targets: Targets = 8,
@@ -161,7 +168,7 @@ def _train_points(
     from refocus.cloud_train.methods.iciia.train import IciiaRecipe
     from refocus.cloud_train.studies.iciia import Axes, run_study
 
-    seeds, opened = seeds_of(flags["seeds"]), _of_one_label(run, name)
+    seeds, opened = seeds_of_run(flags["seeds"], run), _of_one_label(run, name)
     rates = shares(flags["learning_rate"], "--learning-rate")
     width, kind = opened.backbone().width, flags["classifier"]
     block = IciiaConfig(layers=layers[0], partitions=tiny_partitions(width), heads=heads_of_block, classifier=kind)
@@ -185,11 +192,11 @@ def _of_one_label(run: Path, name: str) -> Run:
 
 
 @study_app.command(rich_help_panel=ICIIA)
-def attention(run: MadeRun, seeds: Seeds = "0,1,2", targets: Targets = 8, as_json: AsDocument = False) -> None:
+def attention(run: MadeRun, seeds: SeedsOfRun = "", targets: Targets = 8, as_json: AsDocument = False) -> None:
     """ICIIA Fig. 4: the part of attention that goes to photos of the target's class. Trains nothing."""
     from refocus.cloud_train.studies.attention import study_attention
 
-    found = study_attention(_of_one_label(run, "attention"), seeds_of(seeds), _typed(run), targets)
+    found = study_attention(_of_one_label(run, "attention"), seeds_of_run(seeds, run), _typed(run), targets)
     write_study(run, "attention", found, as_json)
 
 
@@ -197,7 +204,7 @@ def attention(run: MadeRun, seeds: Seeds = "0,1,2", targets: Targets = 8, as_jso
 def windows(
     run: MadeRun,
     windows: Annotated[str, typer.Option(help="attention windows in photos, comma-separated")] = "16,32,46,64",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     targets: Targets = 8,
     as_json: AsDocument = False,
 ) -> None:
@@ -205,14 +212,14 @@ def windows(
     from refocus.cloud_train.studies.windows import study_windows
 
     opened, sizes = _of_one_label(run, "windows"), integers(windows, "--windows")
-    write_study(run, "windows", study_windows(opened, seeds_of(seeds), _typed(run), sizes, targets), as_json)
+    write_study(run, "windows", study_windows(opened, seeds_of_run(seeds, run), _typed(run), sizes, targets), as_json)
 
 
 @study_app.command(rich_help_panel=ICIIA)
 def memories(
     run: MadeRun,
     histories: Annotated[str, typer.Option(help="history lengths, comma-separated")] = "16,64,256,1024,4096",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     people: Annotated[int, typer.Option(min=1, help="maximum number of people")] = 24,
     targets: Targets = 8,
     as_json: AsDocument = False,
@@ -221,7 +228,7 @@ def memories(
     from refocus.cloud_train.studies.history_policies import study_memories
 
     opened, lengths = _of_one_label(run, "memories"), integers(histories, "--histories")
-    found = study_memories(opened, seeds_of(seeds), _typed(run), people, targets, lengths)
+    found = study_memories(opened, seeds_of_run(seeds, run), _typed(run), people, targets, lengths)
     write_study(run, "memories", found, as_json)
 
 
@@ -232,52 +239,54 @@ def memories(
 def taper(
     run: MadeRun,
     rows: Annotated[str, typer.Option(help="row names, separated by ';'; * is a wildcard; default: all")] = "",
-    seeds: Seeds = "0,1,2",
+    seeds: SeedsOfRun = "",
     as_json: AsDocument = False,
 ) -> None:
     """TAPER Tables 2 and 4 to 7 and the paper's orders. Trains what is missing."""
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.tables import study_taper
 
-    found = study_taper(TaperRun(run), seeds_of(seeds), _typed(run), words(rows, ";"))
+    found = study_taper(TaperRun(run), seeds_of_run(seeds, run), _typed(run), words(rows, ";"))
     write_study(run, "taper", found, as_json)
 
 
 @study_app.command(rich_help_panel=TAPER)
-def ways(run: MadeRun, seeds: Seeds = "0,1,2", as_json: AsDocument = False) -> None:
+def ways(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
     """TAPER Table 3: trained and judged on tasks of 20 classes, and of 5 to 100."""
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.tables import study_ways
 
-    write_study(run, "ways", study_ways(TaperRun(run), seeds_of(seeds), _typed(run)), as_json)
+    write_study(run, "ways", study_ways(TaperRun(run), seeds_of_run(seeds, run), _typed(run)), as_json)
 
 
 @study_app.command(rich_help_panel=TAPER)
-def bank(run: MadeRun, seeds: Seeds = "0,1,2", to: To = BOTH_RUNTIMES, as_json: AsDocument = False) -> None:
+def bank(run: MadeRun, seeds: SeedsOfRun = "", to: To = BOTH_RUNTIMES, as_json: AsDocument = False) -> None:
     """Exported banks as a device uses them: accuracy, and time of a photo and of condensing."""
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.evaluation import TASKS
     from refocus.cloud_train.studies.banks.replay import replay_bank
 
-    write_study(run, "bank", replay_bank(TaperRun(run), seeds_of(seeds), TASKS, _typed(run), words(to)), as_json)
+    write_study(
+        run, "bank", replay_bank(TaperRun(run), seeds_of_run(seeds, run), TASKS, _typed(run), words(to)), as_json
+    )
 
 
 @study_app.command(rich_help_panel=TAPER)
-def improvement(run: MadeRun, seeds: Seeds = "0,1,2", as_json: AsDocument = False) -> None:
+def improvement(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
     """TAPER Fig. 3, through exported banks: owners without a task description."""
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.self_improvement import study_improvement
 
-    write_study(run, "improvement", study_improvement(TaperRun(run), seeds_of(seeds), _typed(run)), as_json)
+    write_study(run, "improvement", study_improvement(TaperRun(run), seeds_of_run(seeds, run), _typed(run)), as_json)
 
 
 @study_app.command(rich_help_panel=TAPER)
-def growth(run: MadeRun, seeds: Seeds = "0,1,2", as_json: AsDocument = False) -> None:
+def growth(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
     """TAPER section 3.4: a bank that gets a basis for a domain that it was trained without."""
     from refocus.cloud_train.runs.taper import TaperRun
     from refocus.cloud_train.studies.banks.growth import study_growth
 
-    write_study(run, "growth", study_growth(TaperRun(run), seeds_of(seeds), _typed(run)), as_json)
+    write_study(run, "growth", study_growth(TaperRun(run), seeds_of_run(seeds, run), _typed(run)), as_json)
 
 
 # ---- federated runs
@@ -342,12 +351,14 @@ def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Que
 
 
 @study_app.command(rich_help_panel=FEDERATED)
-def sensitivity(run: MadeRun, seeds: Seeds = "0,1,2", as_json: AsDocument = False) -> None:
+def sensitivity(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
     """FedPerfix Table 1: each kind of layer kept local, alone and with the classifier."""
     from refocus.cloud_train.federated.run import FederatedRun
     from refocus.cloud_train.studies.sensitivity import study_sensitivity
 
-    write_study(run, "sensitivity", study_sensitivity(FederatedRun(run), seeds_of(seeds), _typed(run)), as_json)
+    write_study(
+        run, "sensitivity", study_sensitivity(FederatedRun(run), seeds_of_run(seeds, run), _typed(run)), as_json
+    )
 
 
 # ---- photo sets, without a run

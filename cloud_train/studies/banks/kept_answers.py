@@ -1,6 +1,6 @@
 """Answers of a study's rows, kept in the run: a study that was stopped goes on after the last row of the last seed.
 
-    RUN/seed-S/answers/DIGEST.json    shares of right answers, and the trained networks that they are of
+    RUN/seed-S/answers/DIGEST.json    numbers, as shares of right answers, and the trained networks that they are of
 
 An answer counts as long as every file of trained networks that was there when it was given is still the same one, and
 so is the code of TAPER and of its studies.
@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import banks
 from refocus.cloud_train.studies.banks.evaluation import Evaluation, Shares
+from refocus.edge import taper as on_device
 from refocus.edge.files import write_file
 
 
@@ -30,32 +32,44 @@ def kept(run: TaperRun, seed: int, row: str, evaluation: Evaluation, answer: Cal
     Args:
         row: its name and network, of which a run has one each.
     """
-    path = run.folder / f"seed-{seed}" / "answers" / f"{_digest(row, evaluation)}.json"
+    tasks = [[list(task.classes), int(task.domain)] for task in evaluation.tasks]
+    asked = [row, tasks, [rows.tolist() for rows in evaluation.rows]]
+    return kept_numbers(run, seed, asked, lambda: {"shares": answer(seed)})["shares"]
+
+
+def kept_numbers(
+    run: TaperRun, seed: int, asked: list[Any], answer: Callable[[], dict[str, np.ndarray]]
+) -> dict[str, np.ndarray]:
+    """Arrays by name, computed once from the networks of a seed.
+
+    Args:
+        asked: what they depend on besides those networks; as JSON.
+    """
+    path = run.folder / f"seed-{seed}" / "answers" / f"{_digest(asked)}.json"
     try:
         found = json.loads(path.read_text())
         if all(_stamp(path.parents[1] / "stages" / name) == stamp for name, stamp in found["stages"].items()):
-            return np.array(found["shares"])
+            return {name: np.array(numbers) for name, numbers in found["numbers"].items()}
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         pass  # none, or a damaged one
-    shares = answer(seed)
+    numbers = answer()
     trained = [file for file in sorted((path.parents[1] / "stages").glob("*.safetensors")) if SUFFIX not in file.name]
     stages = {file.name: _stamp(file) for file in trained}
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, json.dumps({"row": row, "shares": shares.tolist(), "stages": stages}) + "\n")
-    return shares
+    lists = {name: values.tolist() for name, values in numbers.items()}
+    write_file(path, json.dumps({"row": asked[0], "numbers": lists, "stages": stages}) + "\n")
+    return numbers
 
 
-def _digest(row: str, evaluation: Evaluation) -> str:
+def _digest(asked: list[Any]) -> str:
     """Of what is asked, and of the code that answers."""
-    tasks = [[list(task.classes), int(task.domain)] for task in evaluation.tasks]
-    about = [_code(), row, tasks, [rows.tolist() for rows in evaluation.rows]]
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps([_code(), asked]).encode()).hexdigest()[:16]
 
 
 @cache
 def _code() -> str:
-    """Digest of the sources of TAPER and of its studies."""
-    folders = [Path(str(package.__file__)).parent for package in (taper, banks)]
+    """Digest of the sources of TAPER, in the cloud and on the device, and of its studies."""
+    folders = [Path(str(package.__file__)).parent for package in (taper, banks, on_device)]
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

@@ -24,6 +24,7 @@ from refocus.cloud_train.methods.taper.tasks import Around, TaskPhotos
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.banks.kept_answers import kept_numbers
 from refocus.cloud_train.studies.pairs import paired
 from refocus.edge.bundle import SelfImprovementBy
 from refocus.edge.recognize import Recognizer
@@ -81,9 +82,17 @@ class _Owners:
 
 
 def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
-    bank, table = Bank.open(run.bank(seed).folder), run.table.of_split("test")
+    """Owners of one seed, whose minutes of work are kept in the run."""
+    bank, asked = Bank.open(run.bank(seed).folder), ["owners", content, owners, BATCH, STEPS, JUDGED]
+    right = kept_numbers(run, seed, asked, lambda: _right_of(run, bank, content, owners))
+    return _Owners(right["networks"], right["shares"], bank.card.self_improvement)
+
+
+def _right_of(run: TaperRun, bank: Bank, content: str, owners: int) -> dict[str, np.ndarray]:
+    """Shares of right answers (K, S + 1) by networks and by class shares alone."""
+    table = run.table.of_split("test")
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
-    right = {by: np.zeros((owners, STEPS + 1)) for by in WAYS}
+    right: dict[str, np.ndarray] = {by: np.zeros((owners, STEPS + 1)) for by in WAYS}
     for owner in track(range(owners), f"owners, {content}", owners):
         rows = _photos(index, around, rng) if content == "own" else np.arange(len(table))
         rows = rng.permutation(rows)[: BATCH * STEPS + JUDGED]
@@ -103,7 +112,7 @@ def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
                     changed = one.learn(batch).changed
                     before = right[by][owner, step - 1]
                     right[by][owner, step] = _right(one.recognizer, judge, truth) if changed else before
-    return _Owners(right["networks"], right["shares"], bank.card.self_improvement)
+    return right
 
 
 def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.ndarray:

@@ -560,6 +560,9 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     assert found["serves"] == [tiny_taper.bank(0).manifest.bank.self_improvement] == [judged.best]
     assert study_table(found)[1]
     assert study_plot(found)
+    monkeypatch.setattr(improvement_study, "SelfImprovement", None)  # a second call must not need it
+    again = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN", owners=2)
+    assert again["rows"] == found["rows"]
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from refocus.cloud_train.commands.parsing import seeds_of
+from refocus.cloud_train.commands.parsing import seeds_of, seeds_of_run
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
@@ -258,6 +258,14 @@ def test_seeds_are_numbers_that_each_stand_once(text):
     with pytest.raises(RefocusError, match="--seeds .*: expected different whole numbers from 0"):
         seeds_of(text)
     assert seeds_of("2,0,1") == [2, 0, 1]
+
+
+def test_a_study_trains_no_seed_that_its_run_does_not_have_unless_it_is_asked_to(tmp_path):
+    assert seeds_of_run("", tmp_path) == [0]
+    for name in ("seed-10", "seed-2", "seed-old", "studies"):
+        (tmp_path / name).mkdir()
+    assert seeds_of_run("", tmp_path) == [2, 10]
+    assert seeds_of_run("0", tmp_path) == [0]
 
 
 def test_settings_with_a_seed_given_twice_are_refused():
