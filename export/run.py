@@ -71,8 +71,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
     from refocus.export.bundle import Export
     from refocus.export.bundle.attempt import Attempt
     from refocus.export.parity.limits import parse_limits
-    from refocus.export.parity.parity import FEWEST_PHOTOS
-    from refocus.export.parity.photos import pooled_streams, read_streams
+    from refocus.export.parity.photos import FEWEST_PHOTOS, pooled_streams, read_streams
     from refocus.export.program import checkpoint_of, load_checkpoint
     from refocus.export.targets import needs_ranges
 

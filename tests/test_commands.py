@@ -89,7 +89,7 @@ def test_a_manifest_of_a_newer_schema_is_refused(assert_one_clear_line, refocus,
 
 def test_an_unknown_backbone_is_refused_with_near_names(assert_one_clear_line, refocus, tmp_path):
     done = refocus("train", "iciia", tmp_path / "run", "--backbone", "mobilenetv2_fast")
-    assert_one_clear_line(done, "--backbone mobilenetv2_fast", "mobilenetv2_0")
+    assert_one_clear_line(done, "network mobilenetv2_fast", "mobilenetv2_0")
 
 
 NETWORK = ("--backbone", "lcnet_035", "--checkpoint", "weights.safetensors")

@@ -123,15 +123,15 @@ def create_backbone(
         network = timm.create_model(name, **own, **arguments).eval()
     except (TypeError, ValueError, RuntimeError) as error:
         told = f" with {arguments}" if arguments else ""
-        raise UsageError(f"--backbone {name}: timm cannot build it{told} ({error})") from None
+        raise UsageError(f"network {name}: timm cannot build it{told} ({error})") from None
     except OSError as error:  # of huggingface_hub too: no network, unknown repository
-        raise UsageError(f"--backbone {name}: {_unreachable(name, error)}") from None
+        raise UsageError(f"network {name}: {_unreachable(name, error)}") from None
     return Backbone(name, network, preprocessing or _stated_preprocessing(network), arguments)
 
 
 def _require_known(name: str) -> None:
     """Raises UsageError for a name, or a tag of pretrained weights behind it, that timm does not have."""
-    here = f"--backbone {name}: timm {timm.__version__} has no such network"
+    here = f"network {name}: timm {timm.__version__} has no such network"
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), 5, 0.5)
         hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
@@ -144,7 +144,7 @@ def _require_known(name: str) -> None:
             if tags
             else "it has no weights"
         )
-        raise UsageError(f"--backbone {name}: timm {timm.__version__} has no weights of that name; {hint}")
+        raise UsageError(f"network {name}: timm {timm.__version__} has no weights of that name; {hint}")
 
 
 def _unreachable(name: str, error: OSError) -> str:
@@ -188,7 +188,7 @@ def load_weights(backbone: Backbone, checkpoint: Path, classifier: bool = True) 
         weights |= {name: value for name, value in own.items() if name.startswith(prefix)}
     wrong = misfit(own, weights)
     if wrong:
-        raise UsageError(f"--checkpoint {checkpoint} does not fit --backbone {backbone.name}: {wrong}")
+        raise UsageError(f"--checkpoint {checkpoint} does not fit network {backbone.name}: {wrong}")
     backbone.network.load_state_dict(weights)
 
 

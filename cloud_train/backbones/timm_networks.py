@@ -43,7 +43,7 @@ def timm_network(name: str, settings: NetworkSettings) -> Found:
     try:
         backbone = create_backbone(name, classes, pretrained=download, **arguments)
     except UsageError as error:
-        raise ExportError(str(error).replace("--backbone ", "timm:")) from None
+        raise ExportError(str(error).replace("network ", "timm:", 1)) from None
     versions = {"timm": timm.__version__}
     if download:
         _require_own_classifier(backbone, asked)

@@ -9,6 +9,10 @@
     RUN/seed-S/stages/NAME.safetensors    a trained network, or bases with their mixer predictor
     RUN/seed-S/stages/NAME*.unfinished.safetensors    the state of a training, see refocus.cloud_train.resume
     RUN/seed-S/taper.safetensors      what is exported: bases, predictor, descriptions, generic network
+    RUN/seed-S/taper.json             its card
+    RUN/seed-S/bank*/                 its bundles, and parity/, the validation photos that they were compared on
+    RUN/seed-S/answers/               see refocus.cloud_train.studies.banks.kept_answers
+    RUN/studies/NAME.json             results documents of refocus study
 
 Every step is skipped if its result is there, so an interrupted run resumes.
 """
@@ -78,7 +82,7 @@ from refocus.edge.bundle import MANIFEST, Bundle, Preprocessing, load_bundle
 from refocus.edge.files import file_sha256
 from refocus.export.bank import export_bank, find_folds, fold, folded_structure
 from refocus.export.bundle import Export
-from refocus.export.parity import read_streams
+from refocus.export.parity import FEWEST_PHOTOS, read_streams
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 FOLDED = "folded"  # a norm of variants alone: what it gives has no norms left to fold on a device
@@ -234,9 +238,15 @@ class TaperRun:
 
         Raises:
             UsageError: a network cannot be built, a basis has no photos, or tasks lack their super-categories.
-            DataError: a class has no text, or two, in the column of descriptions.
+            DataError: a class has no text, or two, in the column of descriptions; too few validation photos to export.
         """
         _ = self.texts
+        held_out = len(self.table.of_split("validation"))
+        if held_out < FEWEST_PHOTOS:
+            raise DataError(
+                f"{self.config.source}: {held_out} validation photos; an export is compared on {FEWEST_PHOTOS} of them"
+                " or more: move photos of train to the split validation"
+            )
         self._check_shards()
         with torch.device("meta"):
             for which in ("small", "large"):
@@ -263,11 +273,11 @@ class TaperRun:
         if self.config.shards == "nearest":  # which reads the descriptions, and leaves no shard without photos
             return
         undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
-        empty = sum(not len(rows) for rows in self._shards_of(undecoded))
-        if empty:
+        full = sum(len(rows) > 0 for rows in self._shards_of(undecoded))
+        if full < self.config.bases:
             raise UsageError(
-                f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave {empty} of them"
-                " without photos; set fewer bases, or other shards"
+                f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave"
+                f" {self.config.bases - full} of them without photos; set bases = {full} or fewer, or other shards"
             )
 
     # ---- data

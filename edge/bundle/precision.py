@@ -39,6 +39,7 @@ PRECISIONS: Mapping[PrecisionName, Precision] = {
 }
 # Old name -> the names that it stood for; where it is asked for, the first one that is offered is meant.
 ALIASES: Mapping[str, tuple[PrecisionName, ...]] = {"int8": ("w8a8", "w8")}
+RUNTIME_ALIASES: Mapping[str, str] = {"onnx": "onnxruntime"}  # as ``refocus export --to`` names the target
 
 
 def find_precision(asked: str, offered: Collection[str]) -> str:
@@ -53,8 +54,14 @@ def find_precision(asked: str, offered: Collection[str]) -> str:
     return next(renamed, "") or next(earlier, "")
 
 
+def find_runtime(asked: str) -> str:
+    """The runtime that is meant by the name that is asked for, which may be that of an export's target."""
+    return RUNTIME_ALIASES.get(asked, asked)
+
+
 def find_named_target(asked: str, offered: Collection[str]) -> str:
-    """The same for targets, as ``onnxruntime:w8a8``; "" where none is meant."""
+    """The same for targets, as ``onnxruntime:w8a8`` or ``onnx:w8a8``; "" where none is meant."""
     runtime, _, precision = asked.partition(":")
+    runtime = find_runtime(runtime)
     found = find_precision(precision, [name.partition(":")[2] for name in offered if name.partition(":")[0] == runtime])
     return f"{runtime}:{found}" if found else ""

@@ -74,7 +74,9 @@ def _bank_lines(manifest: Manifest) -> Iterator[str]:
         )
     if task is not None:
         network = "" if task.mixers else ", the generic network with the shares of these classes"
-        yield f"condensed from bank {task.bank[:12]} for {len(task.classes)} classes: {task.description}{network}"
+        domain = f" in the domain {task.domain}" if task.domain else ""
+        asked = f"{len(task.classes)} classes{domain}: {task.description}"
+        yield f"condensed from bank {task.bank[:12]} for {asked}{network}"
 
 
 def check(

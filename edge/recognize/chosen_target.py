@@ -17,6 +17,7 @@ import msgspec
 
 from refocus.edge.bundle.load import MANIFEST
 from refocus.edge.bundle.manifest import Artifact, Manifest, decode_manifest
+from refocus.edge.bundle.precision import find_runtime
 from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable
 from refocus.edge.files import cache_folder, file_sha256, read_file, write_file
 from refocus.edge.history.feature_history import FeatureHistory
@@ -175,6 +176,7 @@ def target_for(
         profile: the person's file, whose stored features must fit; None: nobody's.
         head: as asked for; "": the bundle's first.
     """
+    runtime = find_runtime(runtime)
     if precision or not (bundle / MANIFEST).is_file():  # whoever opens it says what is wrong
         return runtime or DEFAULT_TARGET[0], precision or DEFAULT_TARGET[1]
     if runtime:

@@ -128,13 +128,15 @@ def _shares(shared: Shared, labels: Sequence[str], top: int, several: bool) -> S
 
 
 def ranking(logits: np.ndarray, labels: Sequence[str], top: int, several: bool = False) -> Ranking:
-    """The ``top`` most likely labels of logits (C,) with their probabilities.
+    """The ``top`` most likely labels of logits (C,) with their probabilities, without those of probability 0, as the
+    classes that a condensed bundle masks.
 
     Args:
         several: photos have several labels, and each label a probability of its own.
     """
     probabilities = probabilities_of(logits, several)
-    return tuple((labels[i], float(probabilities[i])) for i in np.argsort(-logits, kind="stable")[:top])
+    order = np.argsort(-logits, kind="stable")[:top].tolist()
+    return tuple((labels[i], float(probabilities[i])) for i in order if probabilities[i] > 0)
 
 
 def largest(shares: np.ndarray, labels: Sequence[str], top: int) -> Ranking:

@@ -217,12 +217,12 @@ class Recognizer:
         if not time_limit >= 0:
             raise RefocusError(f"time_limit {time_limit}: expected seconds, 0 or more; 0 sets no limit")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
-        precision = bundle.artifact("encoder", runtime, precision).precision  # that of 0.1 may be asked for
+        encoder = bundle.artifact("encoder", runtime, precision)
+        runtime, precision = encoder.runtime, encoder.precision  # another name of them may be asked for
         target, stock = (self.card.name, runtime, precision, provider), f"{runtime}:{precision}"
         nobody = partial(Recognizer, bundle, None, runtime, precision, 1, self.card.name, provider)
         ensure_checked(bundle, *target, lambda: nobody(head_target=stock))
         where = threads, head, provider, allow_fallback
-        encoder = bundle.artifact("encoder", runtime, precision)
 
         def load_one(artifact: Artifact) -> Program:
             part, fall_back = ("", True) if artifact.runtime == NATIVE else (provider, allow_fallback)

@@ -23,7 +23,7 @@ from refocus.edge.bundle import Bundle, Parity
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.recognize import Answer, Recognizer, label_set, sigmoid
 from refocus.export.errors import ExportError, ParityError
-from refocus.export.parity.photos import Streams, contents, labels_of
+from refocus.export.parity.photos import FEWEST_PEOPLE, FEWEST_PHOTOS, Streams, contents, labels_of
 from refocus.export.program.eager_recognizer import EagerAnswer, EagerRecognizer
 from refocus.export.program.program import TorchProgram
 
@@ -76,7 +76,6 @@ TOLERANCES: Mapping[str, Tolerance] = {
     "w8": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _WEIGHTS),
     "palette6": Tolerance(_QUANTISED, 0.15, 0.80, 0.80, 0.05, 2.0, _PALETTE),
 }
-FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16
 TURN = 6  # photos of one person before the next person's turn
 
 

@@ -16,6 +16,7 @@ from refocus.export.errors import ExportError
 
 Streams = dict[str, list[Path]]
 METADATA = "metadata.csv"
+FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16  # that parity is measured on
 
 
 def read_streams(folder: Path, flag: str = "--photos") -> Streams:

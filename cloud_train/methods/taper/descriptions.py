@@ -119,7 +119,7 @@ def sentence_encoder(name: str = MINILM) -> Encode:
     try:
         model = SentenceTransformer(source, device="cpu", local_files_only=Path(source).is_dir())
     except Exception as error:  # of the hub, of the file system, of the formats
-        raise UsageError(f"--text-encoder {name}: cannot be loaded ({str(error).splitlines()[0]})") from None
+        raise UsageError(f"text_encoder {name}: cannot be loaded ({str(error).splitlines()[0]})") from None
 
     def encode(sentences: Sequence[str]) -> np.ndarray:
         found: np.ndarray = model.encode(

@@ -121,11 +121,16 @@ def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.n
     Raises:
         DataError: no task of many has.
     """
+    most = 0
     for _ in range(_TRIES):
         rows = index.rows(index.draw(around, False, rng))
         if len(rows) >= BATCH * STEPS + JUDGED:
             return rows
-    raise DataError(f"no task has {BATCH * STEPS + JUDGED} test photos; add photos, or tasks of more classes")
+        most = max(most, len(rows))
+    raise DataError(
+        f"no task has {BATCH * STEPS + JUDGED} test photos, the largest has {most}; add photos, or make tasks of more"
+        " classes"
+    )
 
 
 def _right(recognizer: Recognizer, photos: Sequence[bytes], truth: np.ndarray) -> float:

@@ -821,11 +821,18 @@ def test_whole_super_categories_are_in_one_shard_each():
     assert [sorted({groups[label[row]] for row in shard}) for shard in shards] == [[0], [1], [2, 3]]
 
 
-@pytest.mark.parametrize(("shards", "bases"), [("groups", 4), ("domains", 13), ("both", 40)])
-def test_more_bases_than_there_are_photos_for_are_refused_before_training(shards, bases, tmp_path):
+@pytest.mark.parametrize(("shards", "bases", "most"), [("groups", 4, 3), ("domains", 13, 12), ("both", 40, 36)])
+def test_more_bases_than_there_are_photos_for_are_refused_before_training(shards, bases, most, tmp_path):
     people = {"train": 40, "validation": 2, "test": 2}
     run = TaperRun(tmp_path, TaperConfig(shards=shards, bases=bases, glyph_clients=people))
-    with pytest.raises(UsageError, match=f"bases {bases}: training photos shared out by {shards} leave"):
+    with pytest.raises(UsageError, match=f"bases {bases}: training photos .* by {shards} leave .* bases = {most} or"):
+        run.check()
+    TaperRun(tmp_path / "fewer", replace(run.config, bases=most)).check()
+
+
+def test_too_few_validation_photos_for_an_export_are_refused_before_training(tmp_path):
+    run = TaperRun(tmp_path / "run", photo_tree(tmp_path))
+    with pytest.raises(DataError, match="3 validation photos; an export is compared on 16 of them or more"):
         run.check()
 
 

@@ -91,7 +91,7 @@ def test_weights_for_another_network_name_the_first_misfit(backbone, tmp_path):
     from safetensors.torch import save_file
 
     save_file({"conv": torch.zeros(1)}, tmp_path / "w.safetensors")
-    with pytest.raises(UsageError, match="does not fit --backbone lcnet_035: .* is missing and [0-9]+ more"):
+    with pytest.raises(UsageError, match="does not fit network lcnet_035: .* is missing and [0-9]+ more"):
         load_weights(backbone, tmp_path / "w.safetensors")
 
 
