@@ -272,6 +272,15 @@ def test_help_of_every_command_imports_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_mistake_in_a_setting_does_not_wait_for_libraries_that_only_training_needs():
+    code = (
+        "import sys\nimport refocus.cloud_train.train\n"
+        "assert not {'timm', 'torchvision', 'lightning_fabric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_recognising_opens_no_socket(bundle, photo_file, tmp_path):
     done = run_python(
         REFUSE_SOCKETS + "from pathlib import Path\nfrom refocus import Recognizer, load_bundle\n"

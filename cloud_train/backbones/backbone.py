@@ -1,4 +1,7 @@
-"""Any timm network as a frozen encoder: pixels in, the feature before its classifier out."""
+"""Any timm network as a frozen encoder: pixels in, the feature before its classifier out.
+
+timm is imported where a network is built: that takes seconds, which a mistake in a setting should not wait for.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import timm
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from timm.data.config import resolve_model_data_config
-from timm.layers import resample_abs_pos_embed
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from refocus.cloud_train.errors import UsageError
@@ -116,6 +115,8 @@ def create_backbone(
     """
     if not source_of(name):
         _require_known(name)
+    import timm
+
     own: dict[str, Any] = {} if classes is None else {"num_classes": classes}
     if pretrained:
         own["pretrained"] = True
@@ -131,6 +132,8 @@ def create_backbone(
 
 def _require_known(name: str) -> None:
     """Raises UsageError for a name, or a tag of pretrained weights behind it, that timm does not have."""
+    import timm
+
     here = f"network {name}: timm {timm.__version__} has no such network"
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), 5, 0.5)
@@ -149,6 +152,8 @@ def _require_known(name: str) -> None:
 
 def _unreachable(name: str, error: OSError) -> str:
     """Why weights or their configuration could not be had, and what to do on a machine without a network."""
+    import timm
+
     source, _, place = name.rpartition(":")
     if source == "local-dir":
         return f"expected a folder with config.json that timm saved ({error})"
@@ -194,6 +199,9 @@ def load_weights(backbone: Backbone, checkpoint: Path, classifier: bool = True) 
 
 def _resized(weights: dict[str, Tensor], network: Any) -> dict[str, Tensor]:
     """Weights with the position embedding of a vision transformer at the resolution of this network, bicubically."""
+    from timm.layers import resample_abs_pos_embed
+    from timm.models.vision_transformer import VisionTransformer
+
     if not isinstance(network, VisionTransformer) or "pos_embed" not in weights or network.pos_embed is None:
         return weights
     stored, own = weights["pos_embed"], network.pos_embed
@@ -243,6 +251,8 @@ def preprocessing_of(config: Mapping[str, Any]) -> Preprocessing:
 
 def _stated_preprocessing(network: nn.Module) -> Preprocessing:
     """The evaluation preprocessing timm states for a network, in the terms of the manifest."""
+    from timm.data.config import resolve_model_data_config
+
     stated = resolve_model_data_config(network)
     side, share = stated["input_size"][-1], stated["crop_pct"]
     if stated.get("crop_mode", "center") != "center":

@@ -61,7 +61,8 @@ def find_runtime(asked: str) -> str:
 
 def find_named_target(asked: str, offered: Collection[str]) -> str:
     """The same for targets, as ``onnxruntime:w8a8`` or ``onnx:w8a8``; "" where none is meant."""
-    runtime, _, precision = asked.partition(":")
-    runtime = find_runtime(runtime)
+    named, _, precision = asked.partition(":")
+    runtimes = [name.partition(":")[0] for name in offered]
+    runtime = named if named in runtimes else find_runtime(named)  # an export's own targets keep their names
     found = find_precision(precision, [name.partition(":")[2] for name in offered if name.partition(":")[0] == runtime])
     return f"{runtime}:{found}" if found else ""

@@ -9,9 +9,8 @@ import copy
 import math
 import time
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import lightning_fabric
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -25,6 +24,9 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 from refocus.cloud_train.tracking import log_metrics
+
+if TYPE_CHECKING:
+    import lightning_fabric
 
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
 
@@ -86,6 +88,8 @@ class Devices:
             UsageError: fewer processes came up than were asked for.
         """
         strategy = "ddp" if self.count > 1 else "auto"
+        import lightning_fabric  # takes seconds, which a mistake in a setting should not wait for
+
         fabric = lightning_fabric.Fabric(
             accelerator=self.accelerator, devices=self.count, strategy=strategy, precision=self.precision
         )

@@ -13,7 +13,6 @@ import math
 from typing import Any
 
 import torch
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from refocus.cloud_train.errors import UsageError
@@ -74,6 +73,8 @@ def vision_transformer(network: Any, what: str) -> Any:
     Raises:
         UsageError: it is none that ``what`` can be put into.
     """
+    from timm.models.vision_transformer import VisionTransformer
+
     if not isinstance(network, VisionTransformer):
         raise UsageError(
             f"{what} need a vision transformer (timm's vit_*, deit_* and similar); {type(network).__name__} is not one"

@@ -17,7 +17,6 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from timm.models import group_parameters
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
@@ -92,6 +91,8 @@ class Layout:
 
 def blocks_of(network: Any) -> dict[str, int]:
     """The block of each parameter: 0 is the stem, the last the classifier (timm's ``group_matcher``, coarse)."""
+    from timm.models import group_parameters
+
     found = group_parameters(network, network.group_matcher(coarse=True), reverse=True)
     return {str(name): int(number) for name, number in found.items()}
 

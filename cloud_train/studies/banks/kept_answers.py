@@ -9,6 +9,7 @@ so is the code of TAPER and of its studies.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Callable
 from functools import cache
@@ -22,8 +23,8 @@ from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.cloud_train.studies import banks
 from refocus.cloud_train.studies.banks.evaluation import Evaluation, Shares
-from refocus.edge import taper as on_device
 from refocus.edge.files import write_file
+from refocus.edge.taper import Bank
 
 
 def kept(run: TaperRun, seed: int, row: str, evaluation: Evaluation, answer: Callable[[int], Shares]) -> Shares:
@@ -69,7 +70,8 @@ def _digest(asked: list[Any]) -> str:
 @cache
 def _code() -> str:
     """Digest of the sources of TAPER, in the cloud and on the device, and of its studies."""
-    folders = [Path(str(package.__file__)).parent for package in (taper, banks, on_device)]
+    sources = [str(taper.__file__), str(banks.__file__), inspect.getfile(Bank)]
+    folders = [Path(source).parent for source in sources]
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

@@ -83,7 +83,7 @@ def test_the_teacher_s_term_is_the_divergence_over_the_classes_of_the_task():
     assert both.item() == pytest.approx((0.75 * of_labels + 0.25 * by_hand).item(), rel=1e-5)
 
 
-def photo_tree(folder, kinds: int = 2, photos: int = 24, noise: bool = False, shade: int = 0):
+def photo_tree(folder, kinds: int = 2, photos: int = 64, noise: bool = False, shade: int = 0):
     """Photos of plain colours: the class is the colour, or nothing (``noise``), in three splits; classes in turn."""
     folder.mkdir(exist_ok=True)
     rng, rows = np.random.default_rng(shade), ["file_name,label,split,parent"]

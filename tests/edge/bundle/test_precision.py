@@ -39,6 +39,8 @@ def test_an_old_name_finds_what_it_stood_for_and_no_other(asked, offered, found)
     assert find_named_target(f"onnxruntime:{asked}", targets) == (f"onnxruntime:{found}" if found else "")
     assert find_named_target(f"executorch:{asked}", targets) == ""
     assert find_named_target(f"onnx:{asked}", targets) == find_named_target(f"onnxruntime:{asked}", targets)
+    of_export = [f"onnx:{name}" for name in offered]
+    assert find_named_target(f"onnx:{asked}", of_export) == (f"onnx:{found}" if found else "")
 
 
 def as_written_by_0_1(bundle, calibration):
