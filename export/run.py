@@ -210,11 +210,19 @@ def _require_checkpoint(model: str) -> None:
         return
     named = re.fullmatch(r"[a-z][a-z0-9_]*(\.[a-z0-9]+_\w+)?", model)  # with a tag of weights, as resnet18.a1_in1k
     near = f"; did you mean timm:{model}?" if named else ""
+    near = near or _checkpoints_in(Path(model))
     where = "" if near or Path(model).exists() else ", and there is no such file"
     raise ExportError(
         f"{model} is neither a checkpoint of refocus train (.safetensors) nor a PyTorch network (timm:NAME,"
         f" package.module:function or FILE.pt2){where}{near}"
     )
+
+
+def _checkpoints_in(folder: Path) -> str:
+    """Which checkpoints may be meant by the folder of a run, or of one of its seeds; "" where it has none."""
+    files = [*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]
+    found = sorted(str(file) for file in files if file.with_suffix(".json").is_file())
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def parse_opset(text: str) -> int:

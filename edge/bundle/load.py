@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import shutil
 from collections.abc import Collection, Iterable
@@ -221,8 +222,15 @@ def _manifest_of(folder: Path) -> Manifest:
     try:
         content = read_small(folder, MANIFEST, MAX_MANIFEST_BYTES)
     except BundleError as error:
-        raise BundleError(f"{folder} is not a bundle: {error}") from None
+        raise BundleError(f"{folder} is not a bundle: {error}{_bundles_in(folder)}") from None
     return decode_manifest(content, str(path))
+
+
+def _bundles_in(folder: Path) -> str:
+    """Which bundles may be meant by a folder that holds some, as that of a training run; "" where it holds none."""
+    inside = itertools.chain(folder.glob(f"*/{MANIFEST}"), folder.glob(f"*/*/{MANIFEST}"))
+    found = sorted(str(path.parent) for path in itertools.islice(inside, 100))
+    return f"; or did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def _listed_once(manifest: Manifest, targets: Collection[str] | None) -> list[Listed]:

@@ -151,7 +151,11 @@ def test_labels_window_and_programs_that_do_not_fit_are_refused(copy, change):
 
 
 def test_a_folder_that_is_no_bundle_is_refused(tmp_path):
-    with pytest.raises(BundleError, match="is not a bundle"):
+    with pytest.raises(BundleError, match=r"is not a bundle.*again$"):
+        load_bundle(tmp_path)
+    (tmp_path / "seed-0" / "bank").mkdir(parents=True)
+    (tmp_path / "seed-0" / "bank" / "manifest.json").touch()
+    with pytest.raises(BundleError, match=r"or did you mean .*/seed-0/bank\?$"):
         load_bundle(tmp_path)
 
 

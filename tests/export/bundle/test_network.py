@@ -168,6 +168,16 @@ def test_what_may_have_been_meant_is_said(place, monkeypatch, tmp_path, model, m
     assert not any(tmp_path.iterdir())
 
 
+def test_the_folder_of_a_run_names_its_checkpoints(tmp_path):
+    run = tmp_path / "run" / "seed-0"
+    run.mkdir(parents=True)
+    for name in ("taper.safetensors", "taper.json", "weights.safetensors"):  # these without a card
+        (run / name).touch()
+    for folder in (run, run.parent):
+        with pytest.raises(RefocusError, match=rf"; did you mean {run / 'taper.safetensors'}\?$"):
+            export_settings(ExportSettings([str(folder)], tmp_path / "bundle"))
+
+
 def test_random_weights_and_labels_of_another_network_are_said(place, monkeypatch, tmp_path, caplog):
     """Nothing is wrong with measuring the time of a network without weights; its answers are noise."""
     monkeypatch.chdir(place)
