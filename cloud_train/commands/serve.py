@@ -30,7 +30,7 @@ def serve(
         typer.Option("--describe", help="accept task descriptions in free text (needs the extras cpu, cloud and text)"),
     ] = False,
     scratch: Annotated[
-        Path | None, typer.Option(help="temporary folder for bundles in transfer; default: inside the bank")
+        Path | None, typer.Option(help="temporary folder for bundles in transfer; default: beside the bank")
     ] = None,
 ) -> None:
     """Answer tasks with condensed and signed bundles, over HTTP."""

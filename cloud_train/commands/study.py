@@ -31,7 +31,7 @@ SeedsOfRun = Annotated[
     ),
 ]
 Folder = Annotated[Path, typer.Argument(help="folder of the study, new or one to go on with")]
-Layers = Annotated[int, typer.Option(min=0, help="number of layers N; 0: as in the run, 3 where it has none")]
+Layers = Annotated[int, typer.Option(min=0, help="number of layers N; 0: 1 for glyphs, else 3")]
 Heads = Annotated[int, typer.Option(min=1, help="number of attention heads H")]
 Partitions = Annotated[str, typer.Option(help="numbers of partitions P, comma-separated")]
 Classifier = Annotated[
@@ -111,7 +111,9 @@ def partitions(
     partitions: Partitions = "1,16,256",
     layers: Annotated[
         str,
-        typer.Option(help="numbers of layers N, comma-separated, the first with all partitions; default: the run's"),
+        typer.Option(
+            help="numbers of layers N, comma-separated, the first with all partitions; default: 1 for glyphs, else 3"
+        ),
     ] = "",
     seeds: SeedsOfRun = "",
     heads: Heads = 4,

@@ -20,6 +20,7 @@ from refocus.cloud_train.errors import DataError
 
 _COLUMNS = "x (R, S, S) or (R, S, S, 3) uint8, y (R,), client (R,) and, if the test photos are fixed, is_test (R,)"
 _COLUMN_NAMES = frozenset({"x", "y", "client"})
+MOST_CLASSES = 65_536  # of arrays: a data set's own numbers would make as many classes as the largest of them
 _LEAST_PARTS = 3  # ALPHABET/CHARACTER/NUMBER_DRAWER.png
 
 
@@ -62,6 +63,10 @@ def load_arrays(source: Path) -> PhotoTable:
         shapes = ", ".join(f"{name} {array.shape} {array.dtype}" for name, array in sorted(rows.items()))
         raise DataError(f"--data {source} holds {shapes}; expected {_COLUMNS}, all but x of whole numbers, R rows each")
     label = found["y"].astype(np.int64)
+    if (most := int(label.max(initial=0))) >= MOST_CLASSES:
+        raise DataError(
+            f"--data {source}: y goes up to {most}; expected class indices below {MOST_CLASSES}, number classes from 0"
+        )
 
     def read(name: str) -> bytes:
         stream = io.BytesIO()
@@ -72,7 +77,7 @@ def load_arrays(source: Path) -> PhotoTable:
         np.arange(len(label)).astype(str),
         label,
         read,
-        tuple(str(number) for number in range(int(label.max(initial=0)) + 1)),
+        tuple(str(number) for number in range(most + 1)),
         client=[f"client-{number:04d}" for number in found["client"].tolist()],
         stamp=lambda name: hashlib.sha256(pixels[int(name)].tobytes()).hexdigest(),
         **({"split": np.where(found["is_test"], "test", "train")} if "is_test" in found else {}),

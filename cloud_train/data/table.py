@@ -126,7 +126,9 @@ class PhotoTable:
         return replace(self.rows(order), client=client)
 
     def clients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each client with the indices of their rows, clients sorted by name, rows in table order."""
+        """Each client with the indices of their rows, clients sorted by name, rows in table order; none without rows."""
+        if not len(self):
+            return
         order = np.argsort(self.client, kind="stable")
         names, starts = np.unique(self.client[order], return_index=True)
         for name, rows in zip(names, np.split(order, starts[1:]), strict=True):
@@ -210,3 +212,25 @@ def assert_clients_never_meet(table: PhotoTable) -> None:
         names, counts = np.unique(pairs[0], return_counts=True)
         if (counts > 1).any():
             raise DataError(f"{what} '{names[counts > 1][0]}' is in more than one split; splits must be disjoint")
+
+
+def copies_across_splits(table: PhotoTable) -> list[tuple[str, str]]:
+    """Photos that stand in two splits, byte for byte, under two names: one of training people first, and its copy.
+
+    Only photos whose stamps begin alike, with a size or a checksum, are read.
+    """
+    if table.stamp is str:  # drawn by their names
+        return []
+    alike: dict[str, list[int]] = {}
+    for row, name in enumerate(table.photo.tolist()):
+        alike.setdefault(table.stamp(name).partition(" ")[0], []).append(row)
+    found, order = [], ("", *SPLITS)
+    for rows in alike.values():
+        if len(set(table.split[rows].tolist())) < 2:
+            continue
+        first: dict[bytes, int] = {}
+        for row in sorted(rows, key=lambda row: order.index(str(table.split[row]))):
+            one = first.setdefault(hashlib.sha256(table.read(table.photo[row])).digest(), row)
+            if table.split[one] != table.split[row]:
+                found.append((str(table.photo[one]), str(table.photo[row])))
+    return found

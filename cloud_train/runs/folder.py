@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.data.table import PhotoTable, copies_across_splits
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say
@@ -150,6 +150,18 @@ def contents(folder: Path, table: PhotoTable) -> dict[str, str]:
     for name in table.photo.tolist():
         digest.update(hashlib.sha256(table.read(name)).digest())
     return {_STAMPS: stamps, _CONTENTS: digest.hexdigest()}
+
+
+def tell_copies(table: PhotoTable) -> None:
+    """Says which photos stand in two splits: what was trained on flatters the figures of those who are judged."""
+    found = copies_across_splits(table)
+    if found:
+        pairs = "; ".join(f"{one} and {other}" for one, other in found[:3])
+        more = "; …" if len(found) > 3 else ""
+        say(
+            f"{len(found)} of {len(table)} photos are copies, byte for byte, of photos of another split"
+            f" ({pairs}{more}); they flatter what is measured: remove one of each"
+        )
 
 
 def _noted(path: Path) -> dict[str, str]:
@@ -289,7 +301,8 @@ def numbered(people: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, in
     """Rows of clients' streams for :func:`photo_folder`."""
     taken: set[str] = set()
     for client, rows in people:
-        plain = re.sub(r"[/\\\0]", "_", client)[:100].strip(". ") or "_"
+        begun = re.sub(r"[/\\\0]", "_", client).encode()[:100]  # names of files are limited in bytes
+        plain = begun.decode(errors="ignore").strip(". ") or "_"
         names = itertools.chain([plain], (f"{plain}-{count}" for count in itertools.count(2)))
         folder = next(name for name in names if name not in taken)
         taken.add(folder)

@@ -77,6 +77,7 @@ from refocus.cloud_train.runs.folder import (
     same_photos,
     save_settings,
     settings_of,
+    tell_copies,
 )
 from refocus.cloud_train.settings import Count, FilePath, Photos, Positive, Share
 from refocus.edge.bundle import MAX_FRAMES, Preprocessing, load_bundle, photo_hash
@@ -461,18 +462,31 @@ class Run:
         return made or self._prepare(device)
 
     def _prepare(self, device: str) -> Prepared:
-        made = [self.folder / name for name in ("plain.json", "taught_by.json", "parity", "calibration")]
-        same_photos(self.folder, self._fingerprint, made=[*made, *self.heads()])
-        same_inputs(self.folder, contents(self.folder, self.table), made=[*made, *self.heads()])
-        weights = self.config.checkpoint
-        if weights and Path(weights).is_file():
-            same_inputs(self.folder, {f"weights {weights}": file_sha256(Path(weights))}, [self.folder / "encoder.json"])
+        self.check_photos()
+        tell_copies(self.table)
         backbone = self.backbone()
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
         self.parity_photos()
         self.calibration_photos()
         return Prepared(backbone, bank, plain)
+
+    def check_photos(self) -> None:
+        """Notes which photos and weights the run is of.
+
+        Raises:
+            DataError: something was made of others.
+        """
+        made = [self.folder / name for name in ("plain.json", "taught_by.json", "parity", "calibration")]
+        encoder, weights = self.encoder_path.with_suffix(".json"), self.config.checkpoint
+        if not (self.config.bundle or weights):
+            made.append(encoder)  # trained on these photos
+        same_photos(self.folder, self._fingerprint, made=[*made, *self.heads()])
+        same_inputs(self.folder, contents(self.folder, self.table), made=[*made, *self.heads()])
+        if weights and Path(weights).is_file():
+            same_inputs(self.folder, {f"weights {weights}": file_sha256(Path(weights))}, [encoder])
+        if encoder.exists() and load_checkpoint(self.encoder_path).card.labels != self.table.classes:
+            encoder.unlink()  # published weights with the classes of before, of which nothing was made
 
     def head_path(self, seed: int, variant: str) -> Path:
         return self.folder / f"seed-{seed}" / f"{variant}.safetensors"

@@ -74,6 +74,7 @@ from refocus.cloud_train.runs.folder import (
     same_photos,
     save_settings,
     settings_of,
+    tell_copies,
 )
 from refocus.cloud_train.runs.taper_teacher import TeacherNetwork, teacher_logits, teacher_of
 from refocus.cloud_train.settings import Count, FilePath
@@ -241,6 +242,7 @@ class TaperRun:
             DataError: a class has no text, or two, in the column of descriptions; too few validation photos to export.
         """
         _ = self.texts
+        tell_copies(self.table)
         held_out = len(self.table.of_split("validation"))
         if held_out < FEWEST_PHOTOS:
             raise DataError(

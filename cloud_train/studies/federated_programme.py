@@ -17,8 +17,9 @@ import json
 import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -374,27 +375,60 @@ def finish_job(queue: Queue, job: Job) -> Finished:
 
 
 def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:
-    """Several jobs at a time, in the programme's order, each once the rates that it needs are chosen."""
-    failed, running = list[str](), dict[Future[Finished], Job]()
+    """Several jobs at a time, in the programme's order, each once the rates that it needs are chosen.
+
+    A process that is killed, as where memory ends, takes those beside it along: they run again one by one, and the
+    one that ends its pool alone has failed.
+    """
+    failed, suspects = list[str](), list[Job]()
+
+    def note(job: Job, done: Finished) -> None:
+        say(done.told)
+        if not done.well:
+            failed.append(job.name)
+
+    while waiting or suspects:
+        several = not suspects
+        jobs = waiting if several else [suspects.pop(0)]
+        for job in _in_one_pool(queue, jobs, processes if several else 1, note):
+            if several:
+                suspects.append(job)
+            else:
+                note(job, Finished(False, f"{job.name} failed: its process was killed; is there memory enough?"))
+        if several and waiting and not suspects:
+            for job in waiting:
+                say(f"{job.name} failed: the rates of {job.method} are not chosen; run that job first")
+            return [*failed, *(job.name for job in waiting)]
+    return failed
+
+
+def _in_one_pool(queue: Queue, waiting: list[Job], processes: int, note: Callable[[Job, Finished], None]) -> list[Job]:
+    """Runs the jobs that are ready, which are taken from ``waiting``, until none is, or a process was killed.
+
+    Returns:
+        Jobs that ran when that happened.
+    """
+    running: dict[Future[Finished], Job] = {}
     spawn = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
     with ProcessPoolExecutor(processes, spawn, _one_thread) as pool:
-        while waiting or running:
+        while True:
             ready = [job for job in waiting if queue.ready(job)]
             for job in ready[: processes - len(running)]:
                 waiting.remove(job)
-                running[pool.submit(_finish_here, replace(queue, _runs={}), job)] = job
+                try:
+                    running[pool.submit(_finish_here, replace(queue, _runs={}), job)] = job
+                except BrokenProcessPool:
+                    return [job, *running.values()]
             if not running:
-                for job in waiting:
-                    say(f"{job.name} failed: the rates of {job.method} are not chosen; run that job first")
-                return [*failed, *(job.name for job in waiting)]
+                return []
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job, error = running.pop(future), future.exception()
-                # Out of memory, or a process that was killed: what is done is kept, and the others go on.
-                done = future.result() if error is None else Finished(False, f"{job.name} failed: {error!r}")
-                say(done.told)
-                if not done.well:
-                    failed.append(job.name)
-    return failed
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    continue
+                job = running.pop(future)
+                note(job, future.result() if error is None else Finished(False, f"{job.name} failed: {error!r}"))
+            if any(isinstance(future.exception(), BrokenProcessPool) for future in running if future.done()):
+                return [*running.values()]
 
 
 _open_here: dict[Path, Queue] = {}

@@ -89,7 +89,8 @@ def study_memories(
     longest = lengths[-1] + targets
     met = [_meet(bundles[0], table, rows[:longest], targets) for rows in track(streams, "encoding", len(streams))]
     results = [_evaluate(bundle, met, lengths, targets) for bundle in bundles]
-    data = page.data_of(run.config.data.source, table, test_clients=len(met), targets=len(met) * targets)
+    counts = {"test_clients": len(met), "targets": len(met) * targets, **run.kind_of_people()}
+    data = page.data_of(run.config.data.source, table, **counts)
     more = {"data": data, "backbone": run.backbone_name, "history": lengths[-1], "recipe": {}}
     return page.study_document("memories", command, seeds, **more, rows=_rows(results, targets))
 

@@ -21,9 +21,10 @@ from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.partitions import by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.sources import load_source
-from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, split_clients
+from refocus.cloud_train.data.table import PhotoTable, assert_clients_never_meet, copies_across_splits, split_clients
 from refocus.cloud_train.data.windows import streams, windows
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.runs.folder import numbered
 from refocus.cloud_train.runs.iciia import DataConfig, load_table
 
 SHARES = {"train": 0.5, "validation": 0.2, "gate": 0.1, "test": 0.2}
@@ -41,6 +42,19 @@ def table_of(clients: list[str], labels: list[int] | None = None) -> PhotoTable:
         classes=tuple("abcdefgh"),
         read=lambda name: b"",
     )
+
+
+def test_a_table_without_photos_has_no_clients():
+    assert [*table_of([]).clients()] == []
+
+
+def test_long_names_in_letters_of_several_bytes_are_names_of_folders(tmp_path):
+    people = ["\u5ba2" * 99, "\u5ba2" * 100, "\u043a" * 300, "x" * 300]
+    stems = [stem for stem, _ in numbered((name, np.array([0])) for name in people)]
+    for stem in stems:
+        (tmp_path / stem).mkdir(parents=True)
+    assert len({stem.partition("/")[0] for stem in stems}) == len(people)
+    assert stems[-1] == f"{'x' * 100}/000"
 
 
 # --- the table -------------------------------------------------------------------------------------------------
@@ -596,6 +610,27 @@ def test_arrays_that_do_not_fit_each_other_are_refused(tmp_path, wrong):
     np.savez(tmp_path / "a.npz", **ARRAYS | wrong)
     with pytest.raises(DataError, match=r"all but x of whole numbers, R rows each"):
         load_source(tmp_path / "a.npz")
+
+
+def test_numbers_that_are_no_class_indices_do_not_become_millions_of_classes(tmp_path):
+    np.savez(tmp_path / "a.npz", **ARRAYS | {"y": np.array([7, 7, 7, 3_000_000, 7, 7])})
+    with pytest.raises(DataError, match="y goes up to 3000000; expected class indices below"):
+        load_source(tmp_path / "a.npz")
+
+
+def test_copies_of_a_photo_in_two_splits_are_found_whatever_they_are_called(tmp_path):
+    for split in ("train", "test"):
+        (tmp_path / split / "cat").mkdir(parents=True)
+        for number in range(3):
+            pixels = np.random.default_rng([number, split == "test"]).integers(0, 256, (8, 8, 3), np.uint8)
+            Image.fromarray(pixels).save(tmp_path / split / "cat" / f"{number}.png")
+    assert copies_across_splits(load_photos(tmp_path)) == []
+    first = tmp_path / "train" / "cat" / "0.png"
+    (tmp_path / "train" / "cat" / "again.png").write_bytes(first.read_bytes())  # of the same split
+    (tmp_path / "test" / "cat" / "other.png").write_bytes(first.read_bytes())
+    [(one, other)] = copies_across_splits(load_photos(tmp_path))
+    assert one in ("train/cat/0.png", "train/cat/again.png")
+    assert other == "test/cat/other.png"
 
 
 def test_zero_is_a_name_of_classes_and_people(tmp_path):

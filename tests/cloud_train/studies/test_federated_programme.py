@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,6 +247,23 @@ def test_jobs_at_a_time_find_what_they_find_one_by_one(queue, tmp_path):
         for document in (one, other):
             del document["budget"]["seconds"]
         assert one == other
+
+
+class KilledInOneTable(Queue):
+    """A queue whose jobs of the table "other" are killed as where memory ends."""
+
+    def run(self, table):
+        if table == "other":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().run(table)
+
+
+@pytest.mark.slow
+def test_a_job_whose_process_is_killed_stops_no_other(queue):
+    killed = KilledInOneTable(queue.programme, queue.data, queue.folder, queue.documents)
+    assert run_queue(killed, ["*.head.*", "small.local.seed-0"], processes=3) == ["other.head.seed-0"]
+    assert killed.document(Job("small", "head", 0)) is not None
+    assert run_queue(queue, ["*.head.*"], processes=2) == []
 
 
 def test_several_jobs_at_a_time_do_not_wait_for_rates_that_nobody_chooses(queue):

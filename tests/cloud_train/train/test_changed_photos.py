@@ -18,7 +18,9 @@ from refocus.cloud_train.backbones import feature_cache
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.runs import iciia
 from refocus.cloud_train.runs.folder import numbered, same_photos
+from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.train import IciiaSettings, train_iciia
 from refocus.edge.errors import PhotoError
 
@@ -45,6 +47,23 @@ def test_a_run_whose_labels_were_corrected_is_not_gone_on_with(train, changes, c
         train("iciia", tmp_path / "run", *told, "--seeds", "1")
     relabel(copy, "zinc", "blue")
     train("iciia", tmp_path / "run", *told, "--seeds", "1")
+
+
+def test_an_encoder_that_was_trained_on_other_people_is_not_gone_on_with(copy, tmp_path, monkeypatch):
+    """Killed after its encoder and before anything else: test people of now may have taught it."""
+    settings = RunConfig(data=DataConfig(str(copy)), backbone="resnet10t", scratch=True)
+    network = create_backbone("resnet10t", 4, channels=[8, 16, 32, 64], stem_width=8)
+    monkeypatch.setattr(iciia, "train_encoder", lambda *given, **more: network)
+    run = Run(tmp_path / "run", settings)
+    run.check_photos()
+    run.backbone()
+    path = tmp_path / "run" / "encoder.json"
+    before = path.read_bytes()
+    Run(tmp_path / "run").check_photos()
+    relabel(copy, "blue", "zinc")
+    with pytest.raises(DataError, match="was started on other photos, labels, people or splits"):
+        Run(tmp_path / "run").check_photos()
+    assert path.read_bytes() == before
 
 
 def test_a_run_whose_photos_were_replaced_at_their_names_is_not_gone_on_with(train, changes, copy, weights, tmp_path):
