@@ -32,7 +32,7 @@ from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
 from refocus.edge.bundle.weight_patching import check_places
 from refocus.edge.errors import BundleError, PersonalWeightsError
-from refocus.edge.files import working_folder
+from refocus.edge.files import printable, sync_folder, sync_tree, working_folder
 
 MANIFEST = "manifest.json"
 HASH_BYTES = 4  # of the SHA-256 of a photo file, by which a bundle knows it
@@ -120,6 +120,25 @@ class Bundle:
         listed = set(self.files())
         names = (path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*") if not path.is_dir())
         return min((name for name in names if name not in listed), default="")
+
+    @staticmethod
+    def check_replaceable(out: Path) -> None:
+        """Checks that a bundle at ``out`` would replace an earlier one, an empty folder, or nothing.
+
+        Raises:
+            BundleError: other files are there, which would be removed.
+        """
+        if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+            return
+        try:
+            there = Bundle(out, _manifest_of(out))
+        except BundleError as error:
+            raise BundleError(f"{out} would be replaced, but {error}; or choose another folder") from None
+        if name := there.foreign_file():
+            raise BundleError(
+                f"{out} holds {printable(name)}, which is no file of its bundle and would be removed with it; move it"
+                " elsewhere"
+            )
 
     def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
         """Inputs that are each person's own, as they are for somebody who has none; by name.
@@ -269,14 +288,17 @@ def put_in_place(made: Path, out: Path, scratch: Path) -> Bundle:
     """Moves a finished bundle to ``out``; a bundle that was there goes to ``scratch``.
 
     Where the system can exchange two names at once (Linux, macOS), there is a whole bundle at ``out`` at every moment.
-    Elsewhere, a process that is killed between two renames leaves the earlier bundle in that hidden folder.
+    Elsewhere, a process that is killed between two renames leaves the earlier bundle in that hidden folder. The new
+    bundle is on the disk before it takes the place of the earlier one, and its name when this returns.
     """
+    sync_tree(made)
     move_into_place(made, out, scratch)
+    sync_folder(out.parent)
     return load_bundle(out)
 
 
 def move_into_place(made: Path, out: Path, scratch: Path) -> None:
-    """As :func:`put_in_place`, for a caller who knows every byte of the bundle and need not read it again."""
+    """As :func:`put_in_place`, for a caller who knows every byte of the bundle: it is neither read again nor synced."""
     if out.exists() and exchange(made, out):
         return
     if out.exists():
@@ -292,9 +314,10 @@ def upgrade(installed: Bundle, heads: Bundle) -> Bundle:
     renaming, once every file was verified.
 
     Raises:
-        BundleError: a head accepts no feature space of the installed encoders, or has the name of a bank's own head; or
-            photos are prepared differently.
+        BundleError: a head accepts no feature space of the installed encoders, or has the name of a bank's own head;
+            photos are prepared differently; or the installed bundle's folder holds other files.
     """
+    Bundle.check_replaceable(installed.folder)
     old, new = installed.manifest, heads.manifest
     if new.preprocessing != old.preprocessing:
         raise BundleError(

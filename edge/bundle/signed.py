@@ -123,8 +123,9 @@ def unpack(
 
     Raises:
         BundleError: it was not signed by the key's owner; it answers another request, was made from another bank, or
-            its time is over; or it is not a complete bundle.
+            its time is over; it is not a complete bundle; or ``out`` holds files that are not its bundle's.
     """
+    Bundle.check_replaceable(out)
     digest = _digest(file)
     about = _verified(file, digest, signature, key)
     if about is not None:

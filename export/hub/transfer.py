@@ -103,18 +103,21 @@ def push_bundle(
 def pull_bundle(place: Place, out: Path, sha256: str = "", endpoint: str = "") -> Bundle:
     """Downloads a bundle. Only files that its manifest lists are asked for, and each is compared with its SHA-256.
 
-    A bundle that was at ``out`` is replaced at the end, or kept where anything fails.
+    A bundle that was at ``out`` is replaced at the end, or kept where anything fails. What is there is on the disk
+    when this returns.
 
     Args:
         sha256: of the manifest, as :func:`push_bundle` gave it; "" trusts the repository for it.
         endpoint: URL of the hub; "" for that of huggingface_hub.
 
     Raises:
-        BundleError: a file differs from the manifest, or there is not enough space.
+        BundleError: a file differs from the manifest, there is not enough space, or ``out`` holds files that are not
+            its bundle's.
         HubError: the hub cannot be reached or refuses, or the manifest is not the expected one.
     """
     if out.exists() and not (out / MANIFEST).is_file():
         raise HubError(f"{out} exists and is not a bundle; give another --out")
+    Bundle.check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".refocus-", dir=out.parent) as temporary:
         received, made = Path(temporary) / "received", Path(temporary) / "bundle"
@@ -169,10 +172,19 @@ def _fetch(place: Place, names: list[str], folder: Path, endpoint: str) -> Path:
 def _explained(place: Place, endpoint: str) -> Iterator[None]:
     """Turns errors of the network and the hub into one of ours."""
     from huggingface_hub import constants
-    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+    )
 
     try:
         yield
+    except HFValidationError as error:
+        why = str(error).rstrip(".")
+        raise HubError(f"hf://{place.repository} is no name of a repository ({why}); check the name") from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "no status"
         raise HubError(

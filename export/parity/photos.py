@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import itertools
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageSequence
 
+from refocus.edge.errors import RefocusError
 from refocus.edge.photos import decode_photo
 from refocus.edge.recognize import find_photos
 from refocus.export.errors import ExportError
@@ -22,17 +24,30 @@ FEWEST_PEOPLE, FEWEST_PHOTOS = 2, 16  # that parity is measured on
 def read_streams(folder: Path, flag: str = "--photos") -> Streams:
     """Photos to compare on: each subfolder is one person's stream, in the order of the file names.
 
+    Other files, such as ``.DS_Store``, ``Thumbs.db`` and the table of labels, are left out.
+
     Raises:
-        ExportError: there is none.
+        ExportError: there is none, or the table of labels beside a file that is no photo by its name cannot be read.
     """
-    people = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
-    streams = {path.name: sorted(p for p in path.iterdir() if p.is_file()) for path in people}
-    streams = {name: photos for name, photos in streams.items() if photos}
+    inside = sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    streams = {path.name: photos for path in inside if not path.name.startswith(".") and (photos := _photos_in(path))}
     if not any(len(photos) > 1 for photos in streams.values()):
         raise ExportError(
             f"{flag} {folder}: expected one folder of photos per person, with several photos; parity needs histories"
         )
     return streams
+
+
+def _photos_in(folder: Path) -> list[Path]:
+    """A person's photos: those by their names, and those whose names say nothing where a table of labels lists them, as
+    a run keeps photos that came as arrays."""
+    named: set[Path] = set()
+    with contextlib.suppress(RefocusError):  # no photo by its name
+        named = {photo for photo in find_photos([folder]) if photo.parent == folder}
+    files = {path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")}
+    others = sorted(path for path in files - named if path.name != METADATA)
+    listed = labels_of({folder.name: others}).keys() if others else set()
+    return sorted(named | listed & set(others))
 
 
 def pooled_streams(folder: Path, flag: str = "--photos", streams: int = 2, fewest: int = 0) -> Streams:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
+import pickle
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
@@ -46,6 +49,11 @@ IMAGENET = Preprocessing(
     decoder="pillow-scaled",
 )
 _MAX_LABELS_BYTES = 16 << 20
+_MAX_MEMBER_BYTES = 256 << 20  # of a saved program's graph, of its sample inputs, of each of its configurations
+_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
+_MODEL, _SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
+_FORMAT = {"archive_format", "archive_version", "byteorder", "version", ".data/version"}
+_PLAIN = re.compile("(weight|tensor)_[0-9]+")  # files of tensors as plain bytes
 
 
 @dataclass(frozen=True)
@@ -241,11 +249,16 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     """A program of ``torch.export.save``. Files with pickled objects are refused before anything of them is loaded."""
     if settings.pretrained or settings.checkpoint or settings.arguments:
         raise ExportError(f"{path} has its own weights; leave out --pretrained, --checkpoint and --backbone-arguments")
-    _refuse_pickles(path)
+    if not path.is_file():
+        raise ExportError(f"{path}: no such file; expected a program of torch.export.save")
+    content = read_file(path, path.stat().st_size, "a program of torch.export.save", ExportError)
+    digest = hashlib.sha256(content).hexdigest()
+    checked, saved_by = _checked_copy(content, path)
+    del content
     try:
-        program = torch.export.load(path)
+        program = torch.export.load(checked)
     except Exception as error:  # of any type where the file is of another version of torch
-        saved_by, here, why = _torch_of(path), torch.__version__.partition("+")[0], told(error.__cause__ or error)
+        here, why = torch.__version__.partition("+")[0], told(error.__cause__ or error)
         raise ExportError(
             f"{path} was saved by torch {saved_by} and cannot be read by torch {here} ({why})"
             f"; save it again with torch.export.save of torch {here}"
@@ -262,39 +275,92 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     side = int(shapes[0][2])
     share = IMAGENET.resize_shorter / IMAGENET.crop
     stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Found(program.module(), stated, versions={"program_sha256": digest})
 
 
-def _torch_of(path: Path) -> str:
-    """The version of torch that a saved program states."""
-    with zipfile.ZipFile(path) as archive:
-        for name in archive.namelist():
-            if "/models/" in name and name.endswith(".json"):
-                stated = json.loads(archive.read(name))
-                return str(stated.get("torch_version", "of another version"))[:40].partition("+")[0]
-    return "of another version"
+def _checked_copy(content: bytes, path: Path) -> tuple[io.BytesIO, str]:
+    """An archive of all that a saved program consists of, and the version of torch that saved it.
 
+    Torch unpickles tensors that a configuration calls pickled, constants whose files are not named as tensors', what
+    its older formats hold and, where reading them as tensors alone fails, the sample inputs. The archive has none of
+    these but the sample inputs, which were read as tensors alone and saved again.
 
-def _refuse_pickles(path: Path) -> None:
-    """Raises ExportError unless tensors lie in the archive as plain bytes, as torch writes them since 2.9."""
+    Raises:
+        ExportError: it is no such file, or tensors do not lie in it as plain bytes, as torch writes them since 2.9.
+    """
+    copy = io.BytesIO()
     try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            configs = [json.loads(archive.read(name)) for name in names if name.endswith("_config.json")]
-    except FileNotFoundError:
-        raise ExportError(f"{path}: no such file; expected a program of torch.export.save") from None
-    except (OSError, zipfile.BadZipFile, ValueError) as error:
-        raise ExportError(f"{path} is not a program of torch.export.save ({error})") from None
-    pickled = [
-        name
-        for config in configs
-        for name, entry in config.get("config", {}).items()
-        if entry.get("use_pickle") or not str(entry.get("path_name", "")).startswith(("weight_", "tensor_"))
-    ]
-    if pickled or not any(name.endswith("archive_format") for name in names) or not configs:
-        what = f"{pickled[0]} is pickled" if pickled else "it is in an older format"
-        raise ExportError(f"{path}: {what}, and pickles are never opened; save it again with torch 2.9 or newer")
+        with _opened(content) as archive, zipfile.ZipFile(copy, "w") as kept:
+            found = {member.filename.partition("/")[2]: member for member in archive.infolist()}
+            if not found.keys() >= {"archive_format", *_CONFIGS}:
+                raise ExportError(_pickled(path, "it is in an older format"))
+            small = {name: _read(archive, found[name]) for name in (*_FORMAT & found.keys(), *_CONFIGS, _MODEL)}
+            for name in _CONFIGS:
+                config = _object(json.loads(small[name]), name)
+                small[name] = json.dumps(config).encode()  # what is checked is what torch reads
+                for file in _files_of(config, name, path):
+                    kept.writestr(f"program/{file}", archive.read(found[file]))
+            small[_SAMPLES] = _tensors_alone(_read(archive, found[_SAMPLES]), path)
+            for name, member in small.items():
+                kept.writestr(f"program/{name}", member)
+        saved_by = _object(json.loads(small[_MODEL]), _MODEL).get("torch_version", "of another version")
+    except ExportError:
+        raise
+    except Exception as error:  # zipfile, its decompressors and json raise many types
+        raise ExportError(f"{path} is not a program of torch.export.save ({told(error)})") from None
+    copy.seek(0)
+    return copy, str(saved_by)[:40].partition("+")[0]
+
+
+def _files_of(config: dict[str, Any], name: str, path: Path) -> set[str]:
+    """The files of tensors that a configuration lists; ExportError where one is pickled."""
+    files = set()
+    for tensor, value in _object(config["config"], name).items():
+        entry = _object(value, name)
+        if entry.get("use_pickle") or not _PLAIN.fullmatch(str(entry.get("path_name"))):
+            raise ExportError(_pickled(path, f"{tensor} is pickled"))
+        files.add(f"{name.rpartition('/')[0]}/{entry['path_name']}")
+    return files
+
+
+def _tensors_alone(samples: bytes, path: Path) -> bytes:
+    """Sample inputs that ``torch.save`` wrote, read as tensors and plain values alone, and saved again; b"" if none."""
+    if not samples:
+        return samples
+    buffer = io.BytesIO()
+    try:
+        with _opened(samples):
+            torch.save(torch.load(io.BytesIO(samples), "cpu", weights_only=True), buffer)
+    except Exception as error:  # torch raises many types
+        why = "objects" if isinstance(error, pickle.UnpicklingError) else told(error)  # torch says how to load them
+        raise ExportError(_pickled(path, f"its sample inputs are not tensors alone ({why})")) from None
+    return buffer.getvalue()
+
+
+def _opened(content: bytes) -> zipfile.ZipFile:
+    """A zip archive whose members are together no larger than itself, as torch writes them (ValueError)."""
+    archive = zipfile.ZipFile(io.BytesIO(content))
+    if sum(member.file_size for member in archive.infolist()) > len(content):
+        raise ValueError("its members are larger than the file")
+    return archive
+
+
+def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
+    """A member that holds no weights (ValueError)."""
+    if member.file_size > _MAX_MEMBER_BYTES:
+        raise ValueError(f"{member.filename} has {member.file_size} bytes, the limit is {_MAX_MEMBER_BYTES}")
+    return archive.read(member)
+
+
+def _object(value: Any, name: str) -> dict[str, Any]:
+    """A JSON object, from the member of that name (ValueError)."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} holds a {type(value).__name__}, expected an object")
+    return value
+
+
+def _pickled(path: Path, what: str) -> str:
+    return f"{path}: {what}, and pickles are never opened; save it again with torch 2.9 or newer"
 
 
 def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 
 import onnx
 import pytest
 import torch
 
+import refocus.edge.bundle.load
 from refocus.export.parity.photos import read_streams
 from refocus.export.program.checkpoint import load_checkpoint
 from refocus.export.targets import onnx as onnx_target
@@ -22,6 +25,33 @@ def head(tiny_run):
 def streams(tiny_run):
     people = read_streams(tiny_run.parity_photos())
     return {name: photos[:20] for name, photos in list(people.items())[:2]}
+
+
+@pytest.fixture
+def durably_replaced(monkeypatch):
+    """Says of a bundle that took another's place whether all of it was on the disk before, and its name before the
+    other one was removed."""
+    done = []
+    sync, swap, remove = os.fsync, refocus.edge.bundle.load.exchange, shutil.rmtree
+
+    def noting(kind, call, about):
+        return lambda *given, **named: done.append((kind, about(given[0]))) or call(*given, **named)
+
+    monkeypatch.setattr(os, "fsync", noting("sync", sync, lambda descriptor: os.fstat(descriptor).st_ino))
+    monkeypatch.setattr(refocus.edge.bundle.load, "exchange", noting("exchange", swap, str))
+    monkeypatch.setattr(shutil, "rmtree", noting("remove", remove, str))
+
+    def judge(out):
+        kinds = [kind for kind, _ in done]
+        swapped = kinds.index("exchange")
+        removed = kinds.index("remove", swapped)
+        files = {path.stat().st_ino for path in (out, *out.rglob("*"))}
+        return (
+            files <= {file for _, file in done[:swapped]}
+            and out.parent.stat().st_ino in dict(done[swapped:removed]).values()
+        )
+
+    return judge
 
 
 @pytest.fixture(scope="session", autouse=True)

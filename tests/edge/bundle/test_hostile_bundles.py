@@ -19,7 +19,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from refocus.edge.bundle import verified_files as bundle_files
 from refocus.edge.bundle.load import MANIFEST, load_bundle
-from refocus.edge.bundle.tensor_file import decode_tensors
+from refocus.edge.bundle.manifest import MAX_MANIFEST_BYTES
+from refocus.edge.bundle.tensor_file import MAX_HEADER_BYTES, decode_tensors
 from refocus.edge.bundle.verified_files import tree_sha256
 from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable
 from refocus.edge.recognize.recognizer import Recognizer
@@ -607,6 +608,42 @@ def test_a_manifest_that_nests_without_end_is_refused(tmp_path, depth, brackets)
     text = (folder / MANIFEST).read_text().replace('{"deep": 0}', '{"deep":' + start * depth + "0" + end * depth + "}")
     (folder / MANIFEST).write_text(text)
     fails_soon(folder, "not a Refocus manifest|is not valid")
+
+
+def test_very_many_members_of_which_one_comes_twice_are_refused_soon(tmp_path):
+    def members(count):
+        return "{" + "".join(f'"{number}": 0, ' for number in range(count)) + f'"{count - 1}": 0}}'
+
+    folder = make_bundle(tmp_path / "b")
+    (folder / MANIFEST).write_text(members(170_000))
+    assert (folder / MANIFEST).stat().st_size > 2_000_000
+    fails_soon(folder, "the member '169999' appears twice")
+    header = members(MAX_HEADER_BYTES // 14).encode()
+    assert len(header) > 800_000
+    began = time.monotonic()
+    with pytest.raises(PersonalWeightsError, match="appears twice"):
+        decode_tensors(memoryview(len(header).to_bytes(8, "little") + header), "here")
+    assert time.monotonic() - began < 5
+
+
+def test_a_manifest_of_gigabytes_is_refused_before_it_is_read(tmp_path):
+    folder = make_bundle(tmp_path / "b")
+    os.truncate(folder / MANIFEST, 6 << 30)  # sparse
+    code = (
+        "import resource, sys, threading\nfrom pathlib import Path\nfrom refocus.edge.errors import BundleError\n"
+        "from refocus.edge.recognize.recognizer import Recognizer\n"
+        "from refocus.edge.recognize.chosen_target import choice_path\n"
+        "has = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (has + (1 << 30), -1))\n"
+        "for ask in (Recognizer.open, choice_path):\n"
+        "    try: ask(Path(sys.argv[1]))\n"
+        "    except BundleError as error: print(error)\n"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", code, folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    line = f"{folder / MANIFEST} has {6 << 30} bytes, at most {MAX_MANIFEST_BYTES} are read\n"
+    assert done.stdout == 2 * line, done.stderr
 
 
 WRONG_FIELDS = {

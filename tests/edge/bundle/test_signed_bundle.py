@@ -156,6 +156,25 @@ def test_signed_files_that_are_no_archive_of_plain_files_are_one_clear_error(dev
         refused(file, sign(file, KEY), device, None, "holds no bundle|is not a bundle")
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".git/HEAD"])
+def test_a_signed_bundle_does_not_remove_files_that_are_not_the_earlier_ones(device, made, name):
+    (device / name).parent.mkdir(exist_ok=True)
+    (device / name).write_text("mine")
+    before = {path: path.read_bytes() for path in device.rglob("*") if path.is_file()}
+    refused(made["ben"], sign(made["ben"], KEY), device, None, f"holds {name}, which is no file of its bundle")
+    assert {path: path.read_bytes() for path in device.rglob("*") if path.is_file()} == before
+
+
+def test_a_signed_bundle_does_not_take_the_place_of_a_folder_that_is_none(made, tmp_path):
+    (tmp_path / "photos").mkdir()
+    bundle = unpack(made["ben"], sign(made["ben"], KEY), KEY.public_key(), tmp_path / "photos")
+    assert bundle.manifest.task.classes, "an empty folder is one to use"
+    (tmp_path / "photos" / "manifest.json").unlink()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    refused(made["ben"], sign(made["ben"], KEY), tmp_path / "photos", None, "photos would be replaced, but .* is not")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
 def test_an_answer_that_is_no_regular_file_is_refused_at_once(device, tmp_path):
     os.mkfifo(tmp_path / "fifo")
     for file in (tmp_path / "fifo", tmp_path / "none", device):

@@ -46,6 +46,21 @@ def test_two_heads_share_one_encoder(head, second_head, streams, stream, tmp_pat
         Recognizer(bundle, head="third")
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".git/HEAD", "golden/golden.json"])
+def test_an_upgrade_does_not_remove_files_that_are_not_the_bundles(installed, small, name):
+    (installed.folder / name).parent.mkdir(exist_ok=True)
+    (installed.folder / name).write_text("mine")
+    before = {path: path.read_bytes() for path in installed.folder.rglob("*") if path.is_file()}
+    with pytest.raises(BundleError, match=f"holds {name}, which is no file of its bundle"):
+        upgrade(installed, small)
+    assert {path: path.read_bytes() for path in installed.folder.rglob("*") if path.is_file()} == before
+    assert [path.name for path in installed.folder.parent.iterdir()] == [installed.folder.name]
+
+
+def test_an_upgraded_bundle_is_on_the_disk_before_the_installed_one_is_gone(installed, small, durably_replaced):
+    assert durably_replaced(upgrade(installed, small).folder)
+
+
 def test_a_head_alone_upgrades_an_installed_bundle(installed, small, stream):
     assert not small.manifest.has_encoder
     assert sum(p.stat().st_size for p in small.folder.glob("*.onnx")) < 3e6

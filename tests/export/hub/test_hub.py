@@ -165,6 +165,47 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(hub, bundle, tmp_path):
         pull_bundle(Place(NAME), tmp_path / "mine", endpoint=hub.url)
 
 
+@pytest.mark.parametrize("name", ["notes.txt", ".git/HEAD"])
+def test_a_bundle_with_other_files_in_it_is_not_replaced(hub, bundle, tmp_path, name):
+    push_bundle(bundle.folder, Place(NAME), endpoint=hub.url)
+    out = pull_bundle(Place(NAME), tmp_path / "bundle", endpoint=hub.url).folder
+    (out / name).parent.mkdir(exist_ok=True)
+    (out / name).write_text("mine")
+    before, asked = contents(out), list(hub.asked)
+    with pytest.raises(RefocusError, match=f"holds {name}, which is no file of its bundle"):
+        pull_bundle(Place(NAME), out, endpoint=hub.url)
+    assert contents(out) == before
+    assert hub.asked == asked
+    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_a_folder_whose_manifest_is_somebody_elses_is_not_replaced(hub, bundle, tmp_path):
+    push_bundle(bundle.folder, Place(NAME), endpoint=hub.url)
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "manifest.json").write_text('{"name": "My web app", "start_url": "/"}')
+    with pytest.raises(RefocusError, match="site would be replaced, but .* or choose another folder"):
+        pull_bundle(Place(NAME), tmp_path / "site", endpoint=hub.url)
+    assert contents(tmp_path / "site") == {"manifest.json": b'{"name": "My web app", "start_url": "/"}'}
+
+
+def test_a_pulled_bundle_is_on_the_disk_before_the_earlier_one_is_gone(hub, bundle, tmp_path, durably_replaced):
+    import shutil
+
+    push_bundle(bundle.folder, Place(NAME), endpoint=hub.url)
+    shutil.copytree(bundle.folder, tmp_path / "bundle")
+    assert durably_replaced(pull_bundle(Place(NAME), tmp_path / "bundle", endpoint=hub.url).folder)
+
+
+def test_a_name_that_the_hub_does_not_allow_is_one_clear_line(refocus, hub, bundle, tmp_path, assert_one_clear_line):
+    place = "hf://org/my--bundle"
+    for arguments in (("pull", place, "--out", tmp_path / "b"), ("push", bundle.folder, place)):
+        done = refocus(*arguments, "--endpoint", hub.url)
+        assert_one_clear_line(done, f"{place} is no name of a repository (Cannot have -- or ..")
+        assert done.returncode == 1
+    assert not hub.asked
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_a_network_one_line_says_so(refocus, bundle, tmp_path, assert_one_clear_line, free_port):
     nobody = f"http://127.0.0.1:{free_port()}"
     assert_one_clear_line(

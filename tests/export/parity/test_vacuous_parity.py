@@ -12,7 +12,7 @@ from PIL import Image
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.parity import Deviation, evaluate, steps
-from refocus.export.parity.photos import contents, labels_of, read_streams
+from refocus.export.parity.photos import contents, labels_of, read_streams, write_labels
 
 CLOSE = np.full(100, 1e-5)
 PERFECT = Deviation(
@@ -52,6 +52,33 @@ def test_too_few_people_or_photos_are_refused(head, tmp_path, people, each):
         streams = photos(tmp_path / "photos", people, each)
         export_bundle([head], tmp_path / "bundle", Export(["onnx:fp32"]), streams)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_files_that_are_no_photos_are_not_compared_on(tmp_path):
+    found = photos(tmp_path, ("anna", "ben"), 3)
+    table = "file_name,label\n" + "".join(f"{number}.png,cat\n" for number in range(3))
+    (tmp_path / "anna" / "metadata.csv").write_text(table)
+    for name in ("anna/.DS_Store", "anna/._0.png", "ben/Thumbs.db", "ben/notes.txt"):
+        (tmp_path / name).write_bytes(b"no photo")
+    (tmp_path / ".thumbnails").mkdir()
+    (tmp_path / ".thumbnails" / "0.png").write_bytes(b"no photo")
+    assert read_streams(tmp_path) == found
+    assert labels_of(read_streams(tmp_path)) == dict.fromkeys(found["anna"], "cat")
+    (tmp_path / "carl").mkdir()
+    (tmp_path / "carl" / "notes.txt").touch()
+    assert read_streams(tmp_path).keys() == {"anna", "ben"}
+
+
+def test_photos_whose_names_do_not_end_as_photos_do_are_those_that_a_table_lists(tmp_path):
+    """As runs keep photos that came as arrays, which have numbers for names."""
+    found = {}
+    for person in ("anna", "ben"):
+        (tmp_path / person).mkdir()
+        found[person] = [tmp_path / person / name for name in ("000", "001.ppm")]
+        for path in [*found[person], tmp_path / person / "Thumbs.db"]:
+            path.touch()
+    write_labels(tmp_path, [(path, "cat") for paths in found.values() for path in paths])
+    assert read_streams(tmp_path) == found
 
 
 @pytest.mark.parametrize("window", [1, 5, 6, 12, 15, 30, 45])

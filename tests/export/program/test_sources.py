@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ from safetensors.torch import save, save_file
 from torch import nn
 
 from refocus.export.errors import ExportError
-from refocus.export.program import NetworkSettings, open_network, weights_hash
+from refocus.export.program import NetworkSettings, open_network, sources, weights_hash
 from refocus.export.program.sources import is_network
 from tests.weights_hub import weights_hub
 
@@ -297,31 +298,135 @@ def test_labels_that_cannot_be_used_are_refused(code, content, message):
         open_network("my_nets:build", NetworkSettings(labels=code / "labels.txt"))
 
 
-def test_a_saved_program_with_a_pickle_in_it_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
-    path = saved(tmp_path)
-    evil = tmp_path / "evil.pt2"
+def changed(path, changes):
+    """A saved program of which some members are other ones: a function of what is there, by the end of the name."""
+    evil = path.with_name("evil.pt2")
     with zipfile.ZipFile(path) as old, zipfile.ZipFile(evil, "w", zipfile.ZIP_STORED) as new:
         for name in old.namelist():
-            content = old.read(name)
-            if name.endswith("model_weights_config.json"):
-                config = json.loads(content)
-                next(iter(config["config"].values()))["use_pickle"] = True
-                content = json.dumps(config).encode()
-            new.writestr(name, content)
+            change = next((change for end, change in changes.items() if name.endswith(f"/{end}")), bytes)
+            new.writestr(name, change(old.read(name)))
+    return evil
+
+
+def of_json(change):
+    """A change of a JSON object."""
+    return lambda content: json.dumps(change(json.loads(content))).encode()
+
+
+class Marks:
+    """Unpickling one makes a file."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (self.file,)
+
+
+def marking(file, **more):
+    """What ``torch.save`` makes of tensors beside an object that makes a file when it is unpickled."""
+    buffer = io.BytesIO()
+    torch.save(((torch.zeros(1, 3, 32, 32), Marks(file)), {}), buffer, **more)
+    return buffer.getvalue()
+
+
+def test_a_saved_program_with_a_pickle_in_it_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    def pickled(config):
+        next(iter(config["config"].values()))["use_pickle"] = True
+        return config
+
+    evil = changed(saved(tmp_path), {"model_weights_config.json": of_json(pickled)})
     monkeypatch.setattr(torch.export, "load", lambda path: pytest.fail("it was loaded"))
     with pytest.raises(ExportError, match="is pickled, and pickles are never opened"):
         open_network(str(evil), NetworkSettings())
 
 
-def test_a_program_of_another_torch_names_both_versions(tmp_path):
-    path, other = saved(tmp_path), tmp_path / "other.pt2"
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(other, "w", zipfile.ZIP_STORED) as new:
+@pytest.mark.parametrize("how", [{}, {"_use_new_zipfile_serialization": False}])
+def test_sample_inputs_that_run_code_when_they_are_unpickled_are_refused_and_do_not(tmp_path, how):
+    marker = tmp_path / "it ran"
+    evil = changed(saved(tmp_path), {"sample_inputs/model.pt": lambda _: marking(marker, **how)})
+    with pytest.raises(ExportError, match="sample inputs are not tensors alone .*, and pickles are never opened"):
+        open_network(str(evil), NetworkSettings())
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize("kind", ["custom_obj_0", "opaque_obj_0", "weight_0/../weight_1", 3])
+def test_a_constant_that_torch_would_unpickle_for_its_name_is_refused(tmp_path, kind):
+    def named(config):
+        return {"config": {"thing": {"path_name": kind, "is_param": False, "use_pickle": False, "tensor_meta": None}}}
+
+    evil = changed(saved(tmp_path), {"model_constants_config.json": of_json(named)})
+    with pytest.raises(ExportError, match="thing is pickled, and pickles are never opened"):
+        open_network(str(evil), NetworkSettings())
+
+
+def test_pickles_beside_the_members_of_a_program_do_not_reach_torch(tmp_path, monkeypatch):
+    """Weights and constants of older formats, which torch prefers, and the file of before 2.8, which it falls back on."""
+    path, marker = saved(tmp_path), tmp_path / "it ran"
+    older = ["serialized_exported_program.json"]
+    older += [f"serialized_{what}.pt" for what in ("state_dict", "constants", "example_inputs")]
+    with zipfile.ZipFile(path, "a") as archive:
+        root = archive.namelist()[0].partition("/")[0]
+        for name in (f"{root}/data/weights/model.pt", f"{root}/data/constants/model.pt", *older):
+            archive.writestr(name, marking(marker))
+        archive.writestr("version", "8.1")
+    seen, load = [], torch.export.load
+
+    def noting(file):
+        seen.extend(zipfile.ZipFile(io.BytesIO(file.getvalue())).namelist())
+        return load(file)
+
+    monkeypatch.setattr(torch.export, "load", noting)
+    assert open_network(str(path), NetworkSettings()).preprocessing.crop == 32
+    assert not [name for name in seen if "serialized" in name or name == "version"]
+    assert [name for name in seen if name.endswith(".pt")] == ["program/data/sample_inputs/model.pt"]
+    assert not marker.exists()
+
+
+def test_a_program_that_is_replaced_while_it_is_read_is_loaded_as_it_was_checked(tmp_path, monkeypatch):
+    path, load = saved(tmp_path), torch.export.load
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    monkeypatch.setattr(torch.export, "load", lambda file: path.write_bytes(b"another file") and load(file))
+    assert open_network(str(path), NetworkSettings()).source["program_sha256"] == digest
+
+
+@pytest.mark.parametrize("content", [b"[]", b'{"config": []}', b'{"config": {"weight": []}}', b"[" * 100_000, b"\xff"])
+def test_a_configuration_of_a_saved_program_that_is_no_object_is_refused(tmp_path, content):
+    for name in ("model_weights_config.json", "model_constants_config.json"):
+        with pytest.raises(ExportError, match="is not a program of torch.export.save"):
+            open_network(str(changed(saved(tmp_path), {name: lambda _: content})), NetworkSettings())
+
+
+def test_a_graph_of_a_saved_program_that_is_no_object_is_refused(tmp_path):
+    evil = changed(saved(tmp_path), {"models/model.json": lambda _: b"[]"})
+    with pytest.raises(ExportError, match="is not a program of torch.export.save .*holds a list, expected an object"):
+        open_network(str(evil), NetworkSettings())
+
+
+def test_a_graph_or_sample_inputs_beyond_the_limit_are_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_MAX_MEMBER_BYTES", 2000)
+    with pytest.raises(ExportError, match=r"models/model.json has \d+ bytes, the limit is 2000"):
+        open_network(str(saved(tmp_path)), NetworkSettings())
+
+
+def test_members_that_unpack_to_more_than_the_file_are_refused(tmp_path):
+    path = saved(tmp_path)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "bomb.pt2", "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
-            content = old.read(name)
-            if name.endswith("models/model.json"):
-                changes = {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1.0+cu999"}
-                content = json.dumps(json.loads(content) | changes).encode()
-            new.writestr(name, content)
+            new.writestr(name, bytes(10**7) if name.endswith("weight_0") else old.read(name))
+    with pytest.raises(ExportError, match="its members are larger than the file"):
+        open_network(str(tmp_path / "bomb.pt2"), NetworkSettings())
+    bomb = io.BytesIO()
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("samples/data.pkl", bytes(10**7))
+    evil = changed(path, {"sample_inputs/model.pt": lambda _: bomb.getvalue()})
+    with pytest.raises(ExportError, match="sample inputs .* its members are larger than the file"):
+        open_network(str(evil), NetworkSettings())
+
+
+def test_a_program_of_another_torch_names_both_versions(tmp_path):
+    changes = {"schema_version": {"major": 99, "minor": 1}, "torch_version": "9.1.0+cu999"}
+    other = changed(saved(tmp_path), {"models/model.json": of_json(lambda stated: stated | changes)})
     here = torch.__version__.partition("+")[0]
     with pytest.raises(ExportError, match=rf"saved by torch 9\.1\.0 and cannot be read by torch {here}.*save it again"):
         open_network(str(other), NetworkSettings())
