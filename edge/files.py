@@ -19,6 +19,7 @@ from typing import BinaryIO
 from refocus.edge.errors import RefocusError
 
 _BLOCK = 1 << 20
+NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # by the system's rules, whatever room there is
 _KINDS = {
     stat.S_IFLNK: "a link",
     stat.S_IFDIR: "a folder",
@@ -66,19 +67,21 @@ def read_file(path: Path, limit: int, what: str, error: type[RefocusError] = Ref
         error: type to raise.
 
     Raises:
-        RefocusError: of type ``error``: missing, unreadable, too large, or a folder, a device or a pipe, which is not
-            waited for.
+        RefocusError: of type ``error``: missing, unreadable, too large, changed while it is read, or a folder, a device
+            or a pipe, which is not waited for.
     """
     try:
         stream, size = open_regular(path)
         with stream:
-            content = stream.read(limit + 1) if size <= limit else None
+            content = stream.read(size + 1) if size <= limit else b""  # a buffer as large as what is asked for is made
     except IsADirectoryError:
         raise error(f"{path} is not a file; give the path of {what}") from None
     except (OSError, ValueError) as cause:
         raise error(f"{path} cannot be read ({reason(cause)}); check the path and its rights") from None
-    if content is None or len(content) > limit:
+    if size > limit:
         raise error(f"{path} has {size} bytes, the limit is {limit}; give {what}")
+    if len(content) > size:
+        raise error(f"{path} was changed while it was read; try again once it is complete")
     return content
 
 
@@ -253,25 +256,46 @@ def stream_sha256(stream: BinaryIO) -> str:
 
 
 @contextlib.contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+def locked(path: Path, wait: bool = True, reads: bool = False) -> Iterator[bool]:
     """Holds an exclusive lock between processes; the kernel releases it when a process dies.
 
     Args:
         path: the lock file; it is created and stays.
         wait: False yields False at once where another process holds the lock.
+        reads: for who reads alone: a file that cannot be written, as on a read-only file system, is locked against
+            writers alone; where there is none and none can be made, nobody writes, and nothing is locked.
+
+    Raises:
+        OSError: the file cannot be opened.
     """
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    kind, descriptor = fcntl.LOCK_EX, None
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if not reads or error.errno not in NOT_WRITABLE:
+            raise
+        kind, descriptor = fcntl.LOCK_SH, _open_if_there(path)
+    if descriptor is None:
+        yield True
+        return
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            fcntl.flock(descriptor, kind | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
         else:
             yield True
     finally:
         os.close(descriptor)
+
+
+def _open_if_there(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
 
 
 def printable(text: str | Path) -> str:

@@ -731,10 +731,11 @@ def check_members(content: bytes) -> None:
     """
 
     def once(members: list[tuple[str, Any]]) -> None:
-        names = [name for name, _ in members]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise msgspec.DecodeError(f"the member '{twice[:80]}' appears twice")
+        seen = set[str]()
+        for name, _ in members:
+            if name in seen:
+                raise msgspec.DecodeError(f"the member '{name[:80]}' appears twice")
+            seen.add(name)
 
     try:
         json.loads(content.decode(), object_pairs_hook=once)

@@ -138,7 +138,7 @@ class Migration:
         """How far the move is."""
         state, count = self.state, self._history.count
         found = self._lacking(state.now.fills, limit=1 << 31) if state.now.fills else []
-        there = sum(bool(name) and os.path.isfile(original(name)) for _, name in found)  # noqa: PTH113  # never raises
+        there = sum(bool(name) and _is_there(original(name)) for _, name in found)
         return Status(
             stage=state.stage,
             serves=self.space(state.now.serves),
@@ -325,3 +325,8 @@ class Migration:
                 f"{self._history.path} has nothing of feature space {self.space('old')[:12]}, but of"
                 f" {', '.join(sorted(space[:12] for space in others))}; give the bundle that made it as the old one"
             )
+
+
+def _is_there(path: Path) -> bool:
+    """Whether there is a photo's file, or a clip's folder of frames."""
+    return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113  # never raise

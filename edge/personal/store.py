@@ -23,7 +23,7 @@ from typing import cast
 from refocus.edge.bundle.personal_weights import TENSORS, Carrier, NewWeights, PersonalWeights
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
 from refocus.edge.errors import PersonalWeightsError
-from refocus.edge.files import locked, open_regular, sweep, sync_folder
+from refocus.edge.files import NOT_WRITABLE, locked, open_regular, reason, sweep, sync_folder
 
 MAX_BYTES = 512 * 1024**2
 KEPT_MAPPED = 64  # weights that one cache object keeps mapped and need not verify again
@@ -63,7 +63,8 @@ class PersonalWeightStore:
     """The personal weights of every profile on a device.
 
     Several processes may use one folder; they wait for each other only while files are found, renamed or removed, not
-    while they are written or verified.
+    while they are written or verified. From a folder that cannot be written, as on a read-only file system, weights are
+    served all the same; when they were used is not kept then.
 
     Args:
         folder: made, for its owner only, if it is missing.
@@ -72,15 +73,15 @@ class PersonalWeightStore:
             a power cut may damage the newest, which is then found when they are next read.
 
     Raises:
-        PersonalWeightsError: the folder cannot be made or written.
+        PersonalWeightsError: the folder cannot be made or read.
     """
 
     def __init__(self, folder: Path, max_bytes: int = MAX_BYTES, sync: bool = True) -> None:
         self.folder, self.max_bytes, self.sync = folder.resolve(), max_bytes, sync
         self._lock = self.folder / ".lock"
         self._mapped: dict[tuple[str, str], PersonalWeights] = {}  # least recently used first
-        with self._exclusive():  # a folder without rights is noticed here
-            self._last_use_ns = self._lock.stat().st_mtime_ns
+        with self._exclusive(reads=True):  # a folder without rights is noticed here
+            self._last_use_ns = self._lock.stat().st_mtime_ns if self._lock.exists() else 0
 
     @classmethod
     def beside(cls, profiles: Path) -> PersonalWeightStore | None:
@@ -93,7 +94,7 @@ class PersonalWeightStore:
 
         Raises:
             PersonalWeightsError: a name that could leave the folder, weights that are none, larger than the whole
-                cache, or a full disk. What was there before is then unchanged.
+                cache, a full disk, or a folder that cannot be written. What was there before is then unchanged.
         """
         _check_name(_PROFILE, profile, "profile")
         _check_name(_MODEL, model, "model")
@@ -128,7 +129,7 @@ class PersonalWeightStore:
 
         Raises:
             PersonalWeightsError: the file was changed or cannot be read. A changed one is set aside, so that the next
-                call returns None.
+                call returns None, unless the folder cannot be written.
         """
         weights = self._mapped.get((profile, model))
         if weights is not None and self._use(weights.path):
@@ -170,7 +171,7 @@ class PersonalWeightStore:
     def entries(self) -> list[Entry]:
         """Everything that would be served, least recently used first."""
         found: dict[tuple[str, str], Entry] = {}
-        with self._exclusive():
+        with self._exclusive(reads=True):
             entries = sorted(self._all(), key=_last_use)
         for entry in entries:
             found.pop((entry.profile, entry.model), None)
@@ -201,7 +202,7 @@ class PersonalWeightStore:
 
     def _newest(self, profile: str, model: str) -> Entry | None:
         self._check_own(self.folder / profile)
-        with self._exclusive():  # a listing during a replacement may show neither file
+        with self._exclusive(reads=True):  # a listing during a replacement may show neither file
             return max(self._of(self.folder / profile, model), key=_last_use, default=None)
 
     def _check_own(self, folder: Path) -> None:
@@ -221,16 +222,20 @@ class PersonalWeightStore:
             weights = _open_verified(entry)
             if weights is not None:
                 return weights
-            with self._exclusive():
+            with self._exclusive(reads=True):
                 weights = _open_verified(entry)  # unless another process put it there anew meanwhile
                 if weights is None:
                     entry.path.rename(entry.path.with_name(entry.path.name + _DAMAGED))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            aside = f"it cannot be set aside ({reason(error)})"
+        else:
+            aside = "it was set aside"
         if weights is None:
             raise PersonalWeightsError(
-                f"{entry.path} was changed: its SHA-256 is not that of its name; it was set aside, fetch the weights of"
-                f" profile {entry.profile} again"
+                f"{entry.path} was changed: its SHA-256 is not that of its name; {aside}, fetch the weights of profile"
+                f" {entry.profile} again"
             )
         return weights
 
@@ -266,18 +271,23 @@ class PersonalWeightStore:
                 os.close(stream)
                 temporary.unlink(missing_ok=True)
         except OSError as error:
+            what_to_do = "check its rights" if error.errno in NOT_WRITABLE else "free some space"
             raise PersonalWeightsError(
-                f"{self.folder} cannot take the weights ({error.strerror}); what was there before is intact, free some"
-                " space"
+                f"{self.folder} cannot take the weights ({error.strerror}); what was there before is intact,"
+                f" {what_to_do}"
             ) from None
 
     @contextlib.contextmanager
-    def _exclusive(self) -> Iterator[None]:
-        """Holds the folder's lock; opened again each time, so that a forked process has a lock of its own."""
+    def _exclusive(self, reads: bool = False) -> Iterator[None]:
+        """Holds the folder's lock; opened again each time, so that a forked process has a lock of its own.
+
+        Args:
+            reads: as of :func:`refocus.edge.files.locked`.
+        """
         with contextlib.ExitStack() as held:
             try:
                 self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-                held.enter_context(locked(self._lock))
+                held.enter_context(locked(self._lock, reads=reads))
             except OSError as error:
                 raise PersonalWeightsError(
                     f"{self.folder} cannot hold personal weights ({error.strerror}); check its rights"

@@ -9,18 +9,23 @@ from refocus.edge.recognize.self_test import Check, answer_all, checking, compar
 from refocus.edge.recognize.serving_head import NATIVE
 
 
-def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_target: str = "") -> list[Check]:
+def check(
+    bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_target: str = "", encoder: str = ""
+) -> list[Check]:
     """Runs the self-test of every head on every runtime and precision; what cannot run here says why.
 
     Args:
         head_target: of the only heads to run, as ``native:w16``; default: all.
+        encoder: target of the only encoder to run, as ``onnxruntime:fp32``, with every head that may serve behind it;
+            default: all.
 
     Raises:
         BundleError: a head has no self-test, or there is no head of that target.
     """
     found = []
     for head in bundle.manifest.heads:
-        for (runtime, precision), target in head_targets(bundle, head.name):
+        tested = {target: pair for pair, target in head_targets(bundle, head.name)}  # when answers were expected
+        for (runtime, precision), target in head_targets(bundle, head.name, encoder):
             if head_target and target != head_target:
                 continue
             if head.self_test is None and bundle.manifest.task is not None:
@@ -42,17 +47,22 @@ def check(bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_
             except RuntimeUnavailable as error:
                 found.append(Check(head.name, target, skipped=str(error)))
             else:
-                found.append(compared(bundle, head.name, target, answers, ran_on))
+                other = "" if tested[target] == (runtime, precision) else f"{runtime}:{precision}"
+                found.append(compared(bundle, head.name, target, answers, ran_on, other))
     if head_target and not found:
         has = sorted({a.target for a in bundle.manifest.artifacts if a.role == "head"})
         raise BundleError(f"--head-target {head_target}: {bundle.folder} has heads for {', '.join(has)}")
     return found
 
 
-def head_targets(bundle: Bundle, head: str) -> list[tuple[tuple[str, str], str]]:
+def head_targets(bundle: Bundle, head: str, encoder: str = "") -> list[tuple[tuple[str, str], str]]:
     """Encoders, by runtime and precision, each with the target of a head to test behind it: its own, and each native
-    one behind the first encoder whose features it accepts."""
-    pairs = bundle.targets(head)
+    one behind the first encoder whose features it accepts.
+
+    Args:
+        encoder: target of the only one, as ``onnxruntime:fp32``; default: all.
+    """
+    pairs = [pair for pair in bundle.targets(head) if encoder in ("", ":".join(pair))]
     found = [(pair, ":".join(pair)) for pair in pairs]
     for artifact in bundle.manifest.artifacts:
         if artifact.role == "head" and artifact.runtime == NATIVE and artifact.head == head:

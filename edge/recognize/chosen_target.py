@@ -7,6 +7,7 @@ features the person's history does not have: a faster target is not worth an emp
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import logging
 import platform
@@ -16,10 +17,11 @@ from typing import Literal
 import msgspec
 
 from refocus.edge.bundle.load import MANIFEST
-from refocus.edge.bundle.manifest import Artifact, Manifest, decode_manifest
+from refocus.edge.bundle.manifest import MAX_MANIFEST_BYTES, Artifact, Manifest, decode_manifest
 from refocus.edge.bundle.precision import find_runtime
-from refocus.edge.errors import BundleError, HistoryError, RefocusError, RuntimeUnavailable
-from refocus.edge.files import cache_folder, file_sha256, read_file, write_file
+from refocus.edge.bundle.verified_files import read_small
+from refocus.edge.errors import HistoryError, RefocusError, RuntimeUnavailable
+from refocus.edge.files import cache_folder, read_file, write_file
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.runtimes.base import RUNTIMES
 
@@ -113,12 +115,9 @@ def manifest_sha256(bundle: Path) -> str:
     """SHA-256 of a bundle's manifest.
 
     Raises:
-        BundleError: there is none.
+        BundleError: there is none, or it is larger than ``MAX_MANIFEST_BYTES``.
     """
-    try:
-        return file_sha256(bundle / MANIFEST)
-    except OSError as error:
-        raise BundleError(f"{bundle / MANIFEST} cannot be read ({error.strerror})") from None
+    return hashlib.sha256(read_small(bundle, MANIFEST, MAX_MANIFEST_BYTES)).hexdigest()
 
 
 def keep_choice(bundle: Path, choice: ChosenTarget) -> Path:
@@ -212,7 +211,7 @@ def _runs_here(runtime: str) -> bool:
 
 
 def _manifest(bundle: Path) -> Manifest:
-    return decode_manifest((bundle / MANIFEST).read_bytes(), str(bundle / MANIFEST))
+    return decode_manifest(read_small(bundle, MANIFEST, MAX_MANIFEST_BYTES), str(bundle / MANIFEST))
 
 
 def _obstacle(bundle: Path, choice: ChosenTarget, profile: Path | None, head: str) -> str:

@@ -84,12 +84,20 @@ def expected_answer(labels: tuple[str, ...], logits: np.ndarray) -> SelfTestAnsw
     return SelfTestAnswer(label=labels[int(logits.argmax())], logit=float(logits.max()), margin=float(best - second))
 
 
-def compared(bundle: Bundle, head: str, target: str, answers: Sequence[Answered], ran_on: str) -> Check:
-    """The answers of one recogniser to the bundle's own photos, beside those that its self-test expects."""
+def compared(
+    bundle: Bundle, head: str, target: str, answers: Sequence[Answered], ran_on: str, encoder: str = ""
+) -> Check:
+    """The answers of one recogniser to the bundle's own photos, beside those that its self-test expects.
+
+    Args:
+        encoder: target of the encoder, where answers of a native head were expected behind another one. Features of
+            the two may differ: then those of this encoder's own head are expected, with the larger tolerance of both.
+    """
     test = bundle.manifest.head(head).self_test
     assert test is not None  # noqa: S101  # callers looked
-    whose = target if target in test.answers else EAGER
-    tolerance, failures, same, largest = test.tolerance.get(target.split(":")[1], 0.0), [], 0, 0.0
+    whose = next(name for name in (encoder or target, EAGER) if name in test.answers)
+    tolerance = max(test.tolerance.get(name.split(":")[1], 0.0) for name in (target, encoder or target))
+    failures, same, largest = list[str](), 0, 0.0
     for photo, got, want in zip(bundle.manifest.self_test_photos, answers, test.answers[whose], strict=True):
         off = abs(float(got.logits.max()) - want.logit)
         same += got.labels[0] == want.label

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import os
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.manifest import Preprocessing
+from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
 from refocus.edge.files import original
 from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.photos.preprocess import preprocess, read_photo
+from refocus.edge.photos.preprocess import folder_identity, preprocess, preprocess_folder, read_photo
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 
@@ -69,13 +72,19 @@ class Canary:
 
 
 def self_test(bundle: Bundle, target: str) -> str:
-    """Why a bundle fails its own self-test on this device's target; "" if it passes."""
+    """Why a bundle fails its own self-test with what may serve on this device; "" if it passes.
+
+    Those are the programs of the device's target, and native heads behind its encoder, but for those that cannot run
+    here. Other targets are not run: what they do here says nothing of the release.
+    """
     if all(head.self_test is None for head in bundle.manifest.heads):
         return "it carries no answers to check"
-    found = [row for row in check(bundle) if row.target == target]
-    if not found or any(row.skipped for row in found):
-        return "; ".join(row.skipped for row in found) or f"it has no programs for {target}"
-    return "; ".join(f"{row.head}: {row.failures[0]}" for row in found if row.failures)
+    encoder = find_named_target(target, [a.target for a in bundle.manifest.artifacts if a.role == "encoder"])
+    found = check(bundle, encoder=encoder) if encoder else []
+    own = [row for row in found if row.target == encoder]
+    if not own or any(row.skipped for row in own):
+        return "; ".join(row.skipped for row in own) or f"it has no programs for {target}"
+    return "; ".join(f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures)
 
 
 def compare(serving: Recognizer, coming: Recognizer, profiles: Iterable[Path], limits: Limits) -> Canary:
@@ -153,33 +162,34 @@ def least_median(values: np.ndarray) -> float:
     return float(np.sort(values)[cut - 1]) if cut else 0.0
 
 
-def _originals(history: FeatureHistory, count: int, serving: Recognizer) -> list[tuple[str, bytes]]:
-    """Identity and bytes of the newest photos whose originals are what they were, oldest first. What the model that
-    serves cannot read says nothing of another one."""
+def _originals(history: FeatureHistory, count: int, serving: Recognizer) -> list[tuple[str, bytes | Path]]:
+    """Identity, and bytes or folder of frames, of the newest photos whose originals are what they were, oldest first.
+    What the model that serves cannot read says nothing of another one."""
     names: dict[str, str] = {}
     for entry in sorted(history.entries(), key=lambda entry: entry.stored.timestamp() if entry.stored else 0.0):
         names.pop(entry.photo, None)  # of two spaces, the newer place in the order counts
         names[entry.photo] = entry.name
-    found: list[tuple[str, bytes]] = []
+    found: list[tuple[str, bytes | Path]] = []
     for photo, name in reversed(names.items()):
         if len(found) == count:
             break
         try:
-            content = read_photo(original(name)) if name else b""
-            if hashlib.sha256(content).hexdigest() == photo:
-                preprocess(content, serving.manifest.preprocessing)
+            path = original(name)
+            clip = bool(name) and os.path.isdir(path)  # noqa: PTH112  # never raises
+            content = path if clip else read_photo(path) if name else b""
+            if isinstance(content, Path) or hashlib.sha256(content).hexdigest() == photo:
+                _pixels(photo, content, serving.manifest.preprocessing)
                 found.append((photo, content))
-        except (PhotoError, ValueError):
+        except (PhotoError, OSError, ValueError):
             continue
     return found[::-1]
 
 
 def _both(
-    models: Sequence[Recognizer], photos: Sequence[tuple[str, bytes]], times: list[list[float]]
+    models: Sequence[Recognizer], photos: Sequence[tuple[str, bytes | Path]], times: list[list[float]]
 ) -> Iterable[list[Answer]]:
     """Both models' answers, photo by photo; the times of each photo are added to ``times``."""
-    contents = [content for _, content in photos]
-    replays = [iter(model.replay(_features(model, contents))) for model in models]
+    replays = [iter(model.replay(_features(model, photos))) for model in models]
     for number in range(len(photos)):
         answers, seconds = {}, {}
         for which in (0, 1) if number % 2 else (1, 0):
@@ -195,5 +205,33 @@ def _both(
         yield [answers[0], answers[1]]
 
 
-def _features(model: Recognizer, contents: Iterable[bytes]) -> Iterable[np.ndarray]:
-    return (model.feature_of(preprocess(content, model.manifest.preprocessing)) for content in contents)
+def _features(model: Recognizer, photos: Iterable[tuple[str, bytes | Path]]) -> Iterable[np.ndarray]:
+    contract = model.manifest.preprocessing
+    return (model.feature_of(_pixels(photo, content, contract)) for photo, content in photos)
+
+
+def _pixels(photo: str, content: bytes | Path, contract: Preprocessing) -> np.ndarray:
+    """A photo's or clip's bytes, or a clip's folder of frames and its identity -> (1, 3, S, S) or (1, T, 3, S, S).
+
+    Raises:
+        PhotoError: it does not fit the contract.
+        OSError: the folder is not, or no longer, the clip of that identity, which is no release's fault.
+    """
+    if isinstance(content, bytes):
+        return preprocess(content, contract)
+    try:
+        pixels, found = preprocess_folder(content, contract, str(content))
+    except PhotoError:
+        if _is_still(photo, content):
+            raise
+        found = ""
+    if found != photo:
+        raise OSError(f"{content} does not hold the frames that it held; a clip was changed during the tests")
+    return pixels
+
+
+def _is_still(photo: str, folder: Path) -> bool:
+    try:
+        return folder_identity(folder) == photo
+    except PhotoError:
+        return False

@@ -142,6 +142,7 @@ def wrong_json(toy: Toy, rng: random.Random) -> Case:
         lambda: b"",
         lambda: text.replace("toys", rng.choice(["\\ud800", "\\u0000", "\\x", "\ud7ff"]), 1).encode(),
         lambda: text.replace('"artifacts"', '"artifacts": [], "artifacts"', 1).encode(),
+        lambda: text.replace("{", "{" + toys.members(100_000) + ", ", 1).encode(),
     ]  # fmt: skip
     case = toy.case()
     case.manifest = rng.choice(kinds)()

@@ -128,7 +128,7 @@ class Fuzzed(Area):
         text = json.dumps(header)
         return rng.choice([b"[" * deep, b'{"a":' * deep, ('{"a": ' + "[" * deep + "]" * deep + ", " + text[1:]).encode(),
                            b"", b"null", b"[]", b"{}", b"1", text.encode("utf-16"), text.encode() + b"x",
-                           ('{"x": 1, "x": 2, ' + text[1:]).encode(), b'{"\\ud800": {}}', b"\xff" * 20,
+                           ('{"x": 1, "x": 2, ' + text[1:]).encode(), ("{" + toys.members(70_000) + "}").encode(), b'{"\\ud800": {}}', b"\xff" * 20,
                            text.replace("0", "9" * 4000, 1).encode()])  # fmt: skip
 
     def _odd_length(self, rng: random.Random) -> bytes:

@@ -71,6 +71,11 @@ def sha(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def members(count: int) -> str:
+    """So many members of a JSON object, and the last of them a second time."""
+    return "".join(f'"{number}": 0, ' for number in range(count)) + f'"{count - 1}": 0'
+
+
 def tree_of(files: Mapping[str, bytes]) -> dict[str, Any]:
     """SHA-256 and size of a folder, from what is in it, as the manifest has them."""
     lines = "".join(f"{name} {sha(content)}\n" for name, content in sorted(files.items()))

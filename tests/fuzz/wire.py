@@ -69,7 +69,7 @@ class Fuzzed(Area):
     def __init__(self, material: Path, scratch: Path) -> None:
         super().__init__(material, scratch)
         torch.set_num_threads(1)
-        config = FederatedConfig(classes=("a", "b"))
+        config = FederatedConfig(source="", classes=("a", "b"))
         self._plan = Plan("fedavg", 0, Rates(0.1), config, "training", {"body.safetensors": "0" * 64})
 
     # ---- cases

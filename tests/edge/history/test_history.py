@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 import zipfile
 import zlib
 from datetime import datetime, timedelta, timezone
@@ -504,6 +505,15 @@ def test_an_export_is_complete_and_open_and_the_owners_alone(history, tmp_path):
     assert photos == {"old model": ["photo0", "photo1", "photo2"], "new model": ["photo7"]}
     assert document["labels"] == {"photo1": "a cat"}
     assert document["settings"] == {"policy": "newest"}
+
+
+def test_an_export_does_not_need_a_clock(history, tmp_path, monkeypatch):
+    fill(history, range(3))
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    history.export(tmp_path / "out.zip")
+    with zipfile.ZipFile(tmp_path / "out.zip") as archive:
+        assert {file.external_attr >> 16 for file in archive.infolist()} == {0o600}
+        assert len(json.loads(archive.read("entries.json"))["spaces"][0]["photos"]) == 3
 
 
 def test_an_export_that_fails_leaves_nothing_behind(history, tmp_path):

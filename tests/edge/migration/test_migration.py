@@ -184,6 +184,15 @@ def test_missing_originals_are_left_out_and_found_again_when_they_are_back(perso
     assert person.numbers(NEW) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
 
 
+def test_a_folder_of_frames_is_not_counted_as_lost(person):
+    clip = person.folder / "clip"
+    clip.mkdir()
+    person.history.append(OLD.space, "a clip", np.full(D, 11, "f4"), str(clip))
+    person.lose(3)
+    person.move.start()
+    assert (person.move.status().lacking, person.move.status().without_original) == (10, 1)
+
+
 def test_a_photo_whose_place_was_never_known_is_left_out(person):
     for number, name in ((11, ""), (12, "no\0path")):
         person.history.append(OLD.space, person.photo(number), np.full(D, number, "f4"), name)

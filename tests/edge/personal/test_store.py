@@ -8,7 +8,10 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -289,13 +292,13 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
         PersonalWeightStore(tmp_path / "file" / "cache")
 
 
-def run_python(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+def run_python(code: str, *arguments: object, before: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     code = (
         "import sys, numpy as np\nfrom pathlib import Path\nfrom refocus.edge.bundle.personal_weights import NewWeights\nfrom refocus.edge.personal.store import PersonalWeightStore\n"
         + code
     )
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120
+        [*before, sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True, timeout=120
     )
 
 
@@ -451,6 +454,90 @@ def test_weights_whose_time_cannot_be_changed_are_served(cache, monkeypatch):
     monkeypatch.setattr(os, "utime", refused)
     for fresh in (cache, PersonalWeightStore(cache.folder)):
         assert fresh.get("anna", MODEL) is not None
+
+
+# Everything is imported before the user changes, who may not read the interpreter's files.
+READS = """
+import fcntl, os
+from refocus.edge.errors import PersonalWeightsError
+store = Path(sys.argv[1])
+if sys.argv[2] == "user" and os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+store = PersonalWeightStore(store)
+for attempt in range(2):
+    try: print(float(store.get("anna", "a" * 64).tensors["up"][0, 0]))
+    except PersonalWeightsError as error: print(error)
+print(*(entry.profile for entry in store.entries()))
+for change in (lambda: store.put("anna", "a" * 64, NewWeights("inputs", "m", {"p": np.zeros(3, "f")})), lambda: store.drop("anna")):
+    try: change()
+    except PersonalWeightsError as error: print(error)
+"""
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter, which tmp_path is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def read_only(folder: Path, how: str) -> list[str]:
+    """Lines that a process prints that can read the store in a folder, and write nothing there."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    if how == "user":
+        done = run_python(READS, folder, how)
+    else:
+        options = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+        mount = f"mount --bind {folder} {folder} && mount -o remount,bind,ro {folder}"
+        if subprocess.run([*options, "sh", "-c", mount], capture_output=True).returncode:
+            pytest.skip("this system lets nobody mount a folder")
+        done = run_python(READS, folder, how, before=[*options, "sh", "-c", f'{mount} && exec "$@"', "sh"])
+    folder.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("how", ["user", "mount"])
+@pytest.mark.parametrize("lock", [True, False])
+def test_weights_in_a_folder_that_cannot_be_written_are_served_and_stay(open_folder, how, lock):
+    cache = PersonalWeightStore(open_folder / "cache")
+    cache.put("anna", MODEL, adapter())
+    if not lock:
+        (cache.folder / ".lock").unlink()
+    first, again, profiles, *refused = read_only(cache.folder, how)
+    assert float(first) == float(again) == person(1)["up"][0, 0]
+    assert profiles == "anna"
+    why = "Permission denied" if how == "user" else "Read-only file system"
+    assert refused == 2 * [f"{cache.folder} cannot hold personal weights ({why}); check its rights"]
+    assert PersonalWeightStore(cache.folder).get("anna", MODEL) is not None
+
+
+@pytest.mark.parametrize("how", ["user", "mount"])
+def test_changed_weights_in_a_folder_that_cannot_be_written_are_refused_again_and_again(open_folder, how):
+    cache = PersonalWeightStore(open_folder / "cache")
+    path = cache.put("anna", MODEL, adapter()).path
+    path.write_bytes(b"damaged")
+    lines = read_only(cache.folder, how)
+    for line in lines[:2]:
+        assert "was changed: its SHA-256 is not that of its name; it cannot be set aside (" in line
+
+
+def test_a_folder_of_another_user_whose_lock_can_be_written_takes_no_weights(cache, monkeypatch):
+    cache.put("anna", MODEL, adapter())
+    opens = os.open
+
+    def refused(path, flags, *more, **named):
+        if ".writing-" in str(path):
+            raise PermissionError(13, "Permission denied")
+        return opens(path, flags, *more, **named)
+
+    monkeypatch.setattr(os, "open", refused)
+    with pytest.raises(PersonalWeightsError, match=r"cannot take the weights \(Permission denied\).*check its rights"):
+        cache.put("anna", MODEL, adapter(2))
 
 
 def test_a_file_in_the_place_of_a_persons_folder_is_one_clear_error(cache):

@@ -9,6 +9,7 @@ import os
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile, TiffImagePlugin
 
+from refocus.edge import files
 from refocus.edge.bundle.manifest import Preprocessing
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import decode_photo, preprocess, read_photo
@@ -286,6 +288,28 @@ def test_a_tiff_that_says_a_thing_twice_is_refused(picture):
 
 
 # ---- files
+
+
+def test_a_small_file_takes_no_more_memory_than_it_has_bytes(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(bytes(1000))
+    tracemalloc.start()
+    try:
+        assert read_photo(tmp_path / "photo.jpg") == bytes(1000)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    def before_it_grew(path):
+        stream, size = open_regular(path)
+        return stream, size - 1
+
+    (tmp_path / "photo.jpg").write_bytes(bytes(1000))
+    open_regular = files.open_regular
+    monkeypatch.setattr(files, "open_regular", before_it_grew)
+    with pytest.raises(PhotoError, match="was changed while it was read; try again once it is complete"):
+        read_photo(tmp_path / "photo.jpg")
 
 
 def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):

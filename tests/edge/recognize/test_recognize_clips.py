@@ -18,8 +18,10 @@ from refocus.edge.bundle.load import Bundle, load_bundle, write_manifest
 from refocus.edge.bundle.manifest import Artifact, Head, Manifest, Personalisation, Preprocessing, Tensor
 from refocus.edge.commands import app as cli
 from refocus.edge.errors import BundleError, PhotoError, RefocusError
+from refocus.edge.photos.preprocess import folder_identity
 from refocus.edge.recognize import Recognizer, answer_album, find_photos
 from refocus.edge.recognize.golden import write_golden
+from refocus.edge.update.canary import Limits, compare, is_shortage
 
 T, SIDE = 4, 16
 CONTRACT = Preprocessing(resize_shorter=SIDE, crop=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3, frames=T)
@@ -120,6 +122,36 @@ def test_animations_and_folders_are_recognised_and_remembered_once(bundle, files
         photos = [entry.photo for entry in recognizer.history.entries()]
     digests = b"".join(hashlib.sha256((files / "frames" / f"{n}.png").read_bytes()).digest() for n in range(12))
     assert photos == [hashlib.sha256(content).hexdigest() for content in (BRIGHTER, DARKER, digests)]
+
+
+def test_folders_of_frames_are_among_the_photos_that_a_release_is_compared_on(bundle, files):
+    profile = files / "anna.history.sqlite3"
+    with Recognizer(bundle, profile) as recognizer:
+        for name in ("brighter.webp", "darker.gif", "frames"):
+            recognizer.recognize(files / name)
+        recognizer.history.set_label(folder_identity(files / "frames"), "brighter")
+    with Recognizer(bundle) as serving, Recognizer(bundle) as coming:
+        found = compare(serving, coming, [profile], Limits())
+        assert (found.photos, found.labelled, found.agreement) == (3, 1, 1.0)
+        (files / "frames" / "3.png").unlink()
+        found = compare(serving, coming, [profile], Limits())
+        assert (found.photos, found.labelled) == (2, 0)
+
+
+def test_a_clip_that_is_changed_while_a_release_is_tested_is_not_its_fault(bundle, files):
+    class Erases(Recognizer):
+        def feature_of(self, pixels):
+            (files / "frames" / "3.png").unlink(missing_ok=True)
+            return super().feature_of(pixels)
+
+    profile = files / "anna.history.sqlite3"
+    with Recognizer(bundle, profile) as recognizer:
+        recognizer.recognize(files / "brighter.webp")
+        recognizer.recognize(files / "frames")
+    with Recognizer(bundle) as serving, Erases(bundle) as coming:
+        with pytest.raises(OSError, match="a clip was changed during the tests") as error:
+            compare(serving, coming, [profile], Limits())
+        assert is_shortage(error.value)
 
 
 def test_a_clip_played_backwards_is_answered_otherwise(bundle, files):
