@@ -81,6 +81,8 @@ def federate_server(
     from refocus.cloud_train.federated.methods import PeftSizes, find_method
     from refocus.cloud_train.federated.run import FederatedConfig, Rates
 
+    if backbone_arguments and not backbone:
+        raise UsageError(f"--backbone-arguments {backbone_arguments}: name the timm model they are for with --backbone")
     base = Recipe(rounds=rounds, participation=participation, sizes=PeftSizes(prompts=prompts))
     recipe = replace(base, full=replace(base.full, epochs=epochs), parts=replace(base.parts, epochs=epochs))
     chosen, config = find_method(method), FederatedConfig(recipe=recipe, classes=read_classes(classes))

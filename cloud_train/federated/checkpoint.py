@@ -3,11 +3,13 @@
     FOLDER/clients/NAME/ROUND.safetensors    what a client keeps, as it was after that round
     FOLDER/server/ROUND.safetensors          what the server keeps, and the log, written last
 
-A round counts once the server's file is there; what clients wrote for a later one is dropped.
+A round counts once the server's file is there; what clients wrote for a later one is dropped. A client whose name no
+folder can have has one named by a digest, and its name in the files.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.resume import write_tensors
 
 SUFFIX = ".safetensors"
+LONGEST = 255  # bytes of a file's name, on all common file systems
+_DIGEST = "+"  # how the other names begin; no quoted name has it
 
 
 @dataclass
@@ -65,24 +69,44 @@ class CheckpointStore:
             for place in sorted((self.folder / "clients").glob("*")):
                 rounds = {n: file for n, file in by_round(place).items() if n <= number}
                 if rounds:
-                    checkpoint.clients[unquote(place.name)] = load_file(rounds[max(rounds)])
-        except (SafetensorError, ValueError, OSError) as error:
+                    path = rounds[max(rounds)]
+                    checkpoint.clients[_client_of(path)] = load_file(path)
+        except (SafetensorError, KeyError, ValueError, OSError) as error:
             raise _damaged(path, error) from None
         return checkpoint
 
     def save(self, number: int, server: Tensors, changed: Mapping[str, Tensors], log: list[dict[str, Any]]) -> None:
         """Keeps a round: first the clients that trained in it, then the server, which makes it count."""
         for name, tensors in changed.items():
-            write_tensors(self.folder / "clients" / quote(name, safe="") / f"{number:06d}{SUFFIX}", tensors, {})
+            write_tensors(self._place(name) / f"{number:06d}{SUFFIX}", tensors, {"client": name})
         write_tensors(
             self.folder / "server" / f"{number:06d}{SUFFIX}",
             server or {_EMPTY: torch.zeros(1)},
             {"log": json.dumps(log)},
         )
-        for place in [self.folder / "server", *((self.folder / "clients" / quote(n, safe="")) for n in changed)]:
+        for place in [self.folder / "server", *map(self._place, changed)]:
             for old, path in by_round(place).items():
                 if old != number:
                     path.unlink()
+
+    def _place(self, client: str) -> Path:
+        return self.folder / "clients" / file_name_of(client)
+
+
+def file_name_of(client: str, suffix: str = "") -> str:
+    """A file's name for a client, whatever characters the client's name has and however many; no two have the same."""
+    name = f"{quote(client, safe='')}{suffix}"
+    if name not in ("", ".", "..") and len(name) <= LONGEST:
+        return name
+    return f"{_DIGEST}{hashlib.sha256(client.encode()).hexdigest()}{suffix}"
+
+
+def _client_of(path: Path) -> str:
+    """Whose a file of a client is."""
+    if not path.parent.name.startswith(_DIGEST):
+        return unquote(path.parent.name)
+    with safe_open(path, "pt") as file:
+        return str((file.metadata() or {})["client"])
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

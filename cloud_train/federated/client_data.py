@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,8 +112,13 @@ def gather(
         hold_out: a domain none of whose clients trains, in the place of a share of the clients.
 
     Raises:
-        DataError: no client has photos enough, or there is no such domain.
+        DataError: no photo is a client's, fewer than two clients have photos enough, or there is no such domain.
     """
+    if not (client != "").any():
+        raise DataError(
+            "no photo names a client; set client_column to the column of the metadata that does, or choose another"
+            " partition"
+        )
     rng = np.random.default_rng(seed)
     table = replace(table, client=client).rows(client != "")
     kept = np.concatenate([rng.permutation(rows)[:most] for _, rows in table.clients()])
@@ -168,18 +172,35 @@ def chosen_classes(table: PhotoTable, most: int, seed: int) -> PhotoTable:
     return replace(table.rows(rows), label=place[table.label[rows]], classes=names)
 
 
-def check_enough(table: PhotoTable, name: str) -> None:
-    """Raises DataError where a client has too few photos to take part."""
+def check_own(table: PhotoTable, name: str) -> None:
+    """Raises DataError where a client has too few photos to take part, or its splits leave a part without any."""
     if len(table) < FEWEST:
         raise DataError(f"{name} has {len(table)} photos; a client needs {FEWEST} or more")
+    photos = {role: int((table.split == role).sum()) for role in SHARES}
+    others = len(table) - photos["test"]
+    if _divided(table.split):
+        for role, count in photos.items():
+            if not count:
+                raise DataError(f"{name} has no photo for {role}; add some to that split, or leave the splits out")
+    elif others < 2:
+        raise DataError(
+            f"{name} has {photos['test']} photos for test and {others} others; expected one or more for training and"
+            " one for tuning: put more into the split train, or leave the splits out"
+        )
+
+
+def _divided(split: np.ndarray) -> bool:
+    """Whether each photo of a client has a role already, those for tuning too."""
+    return bool(np.isin(split, [*SHARES]).all() and (split == "validation").any())
 
 
 def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: Preprocessing, seed: int) -> Client:
     """One client from its own photos, where nobody sees those of the others.
 
-    If the table says of every photo whether it is for "train", "validation" or "test", that counts; else they are
-    divided by their pixels, so that photos which come or go between two rounds leave the others where they are: what
-    was trained on is never judged on.
+    If the table says of every photo whether it is for "train", "validation" or "test", and names some for validation,
+    that counts; else photos for "test" stay so, a fifth of all if there are none, and of the others a quarter is for
+    validation. They are divided by their pixels, so that photos which come or go between two rounds leave the others
+    where they are: what was trained on is never judged on.
 
     Args:
         table: its photos, and nobody else's.
@@ -199,17 +220,13 @@ def own_client(name: str, table: PhotoTable, classes: Sequence[str], contract: P
     pixels = decoded(table, contract, f"reading photos of {name}")
     first = _first_of_each(pixels)
     table, pixels = replace(table, label=label, classes=tuple(classes)).rows(first), pixels[first]
-    check_enough(table, name)
-    if set(np.unique(table.split)) <= set(SHARES):
-        parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
-    elif not (table.split == "test").any():
-        parts = _divide_by_content(pixels, f"{seed} {name}")
-    else:
-        rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
-        parts = _divide(table.split, np.arange(len(table)), rng)
-    for role, rows in parts.items():
-        if not len(rows):
-            raise DataError(f"{name} has no photo for {role}; say so in the split column, or leave the column out")
+    check_own(table, name)
+    parts = {role: np.flatnonzero(table.split == role) for role in SHARES}
+    if not _divided(table.split):
+        others = np.flatnonzero(table.split != "test")
+        shares = {role: share for role, share in SHARES.items() if role != "test" or not len(parts["test"])}
+        found = _divide_by_content(pixels[others], f"{seed} {name}", shares)
+        parts |= {role: others[rows] for role, rows in found.items()}
     assert_no_photo_twice(pixels, [*parts.values()])
     return _client(name, parts, table, pixels, contract)
 
@@ -230,17 +247,21 @@ def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> di
     return dict(zip(SHARES, np.split(mixed, ends), strict=True))
 
 
-def _divide_by_content(pixels: np.ndarray, salt: str) -> dict[str, np.ndarray]:
-    """Rows of one client by role. A role that would have none of few photos gets the one that lies nearest to it."""
+def _divide_by_content(pixels: np.ndarray, salt: str, shares: Mapping[str, float]) -> dict[str, np.ndarray]:
+    """Rows of one client by role. A role that would have none of few photos gets the one that lies nearest to it.
+
+    Args:
+        shares: by role, in proportion; at least as many photos as roles.
+    """
     digests = [hashlib.sha256(salt.encode() + photo.tobytes()).digest() for photo in pixels]
-    place = np.array([int.from_bytes(digest[:8], "big") / 2.0**64 for digest in digests])
-    ends = np.cumsum([*SHARES.values()])
+    ends = np.cumsum([*shares.values()])
+    place = np.array([int.from_bytes(digest[:8], "big") / 2.0**64 for digest in digests]) * ends[-1]
     part = np.searchsorted(ends[:-1], place, side="right")
-    for number, (end, share) in enumerate(zip(ends, SHARES.values(), strict=True)):
+    for number, (end, share) in enumerate(zip(ends, shares.values(), strict=True)):
         if not (part == number).any():
             spare = np.bincount(part, minlength=len(ends))[part] > 1
             part[np.where(spare, np.abs(place - (end - share / 2)), np.inf).argmin()] = number
-    return {role: np.flatnonzero(part == number) for number, role in enumerate(SHARES)}
+    return {role: np.flatnonzero(part == number) for number, role in enumerate(shares)}
 
 
 def assert_no_photo_twice(pixels: np.ndarray, parts: Sequence[np.ndarray]) -> None:

@@ -73,14 +73,15 @@ def provision(folder: Path, host: str, port: int, clients: Sequence[str]) -> lis
     if len(everybody) != len(clients) + len(known.clients if known else ()):
         raise UsageError("--clients: a name appears twice, or has a kit already")
     built = _built(folder / "authority", host, port, everybody)
-    wanted = {folder / "clients" / name: built / name for name in everybody}
-    if not (folder / "server").exists():
-        wanted |= {folder / "server" / "operator": built / OPERATOR, folder / "server" / "kit": built / host}
-    made = [place for place, source in wanted.items() if not place.exists() and _put(source, place)]
-    shutil.rmtree(built)
+    operator, server = folder / "server" / "operator", folder / "server" / "kit"
+    kits = {folder / "clients" / name: built / name for name in everybody}
+    kits |= {operator: built / OPERATOR, server: built / host}
+    made = [place for place in kits if not place.exists()]
     for place in made:
-        if place != folder / "server" / "operator":
-            _settle(place, for_server=place == folder / "server" / "kit")
+        if place != operator:
+            _settle(kits[place], for_server=place == server)
+        _put(kits[place], place)
+    shutil.rmtree(built)
     save_settings(folder / PROJECT, Project(host, port, tuple(everybody)))
     save_settings(folder / "server" / PROJECT, Project(host, port, tuple(everybody)))
     return made
@@ -140,13 +141,15 @@ class _Quiet:
         self.errors.append(str(message))
 
 
-def _put(source: Path, place: Path) -> bool:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(source, place)
-    place.chmod(0o700)
-    for key in place.rglob("*.key"):
+def _put(kit: Path, place: Path) -> None:
+    """Copies a kit to its place, whole or not at all."""
+    unfinished = place.with_name(f"{place.name}.unfinished")  # a killed process may have left one
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.copytree(kit, unfinished)
+    unfinished.chmod(0o700)
+    for key in unfinished.rglob("*.key"):
         key.chmod(0o600)
-    return True
+    unfinished.rename(place)
 
 
 def _settle(kit: Path, for_server: bool) -> None:

@@ -24,6 +24,7 @@ from refocus.cloud_train.federated.run import RATES, FederatedConfig, FederatedR
 CHECKPOINT = "checkpoint.safetensors"
 
 # A server may name files of the run's own folder alone, and a network that is made here, not fetched or read elsewhere.
+# PLACES are settings that name files or data sets of whoever reads them; they are empty in every plan.
 _FILE, _SHA256 = re.compile(r"[a-z]+(-[0-9a-f]{16})?\.safetensors"), re.compile(r"[0-9a-f]{64}")
 PLACES = ("source", "checkpoint", "tower_data", "tower_classes")
 _REACHING = ("pretrained", "checkpoint", "cache_dir")
@@ -93,9 +94,12 @@ def decode_plan(content: bytes) -> Plan:
         ) from None
     strange = [file for file, sha in plan.files.items() if not (_FILE.fullmatch(file) and _SHA256.fullmatch(sha))]
     reaching = sorted(name for name in plan.config.arguments if name.startswith(_REACHING))
+    reaching += [f"{name} = {place!r}" for name in PLACES if (place := getattr(plan.config, name))]
     if strange or reaching or ":" in plan.config.backbone:
         what = ", ".join([*strange, *reaching]) or plan.config.backbone
         raise DataError(f"the server's plan is refused: {what} would reach beyond what was sent")
+    if not plan.config.classes:  # they would be looked for in photos
+        raise DataError("the server's plan is refused: it names no classes; expected those of the server's --classes")
     return plan
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.client_data import Client, check_enough, own_client
+from refocus.cloud_train.federated.client_data import Client, check_own, own_client
 from refocus.cloud_train.federated.deployment.site import Site
 from refocus.cloud_train.federated.run import FederatedRun
 from refocus.cloud_train.runs.folder import read_settings, save_settings
@@ -97,11 +97,11 @@ def check_photos(config: SiteConfig, name: str) -> str:
     """What there is to train on, before anybody waits for it.
 
     Raises:
-        DataError: the photos cannot be read, are too few, or are of several clients.
+        DataError: the photos cannot be read, are too few, are of several clients, or their splits leave a part empty.
     """
     source = Path(config.photos)
     if (source / "federated.json").exists():
         return f"the photos that {source} has of {name}, for a trial"
     table = own_photos(source, config.label_column)
-    check_enough(table, str(source))
+    check_own(table, str(source))
     return f"{len(table)} photos of {len(np.unique(table.label))} classes"

@@ -25,13 +25,14 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.client_data import own_client
+from refocus.cloud_train.federated.deployment import kits
 from refocus.cloud_train.federated.deployment.kits import Project, project_of, provision
 from refocus.cloud_train.federated.deployment.plan import Plan, decode_plan, packed
 from refocus.cloud_train.federated.deployment.processes import become_client
 from refocus.cloud_train.federated.deployment.serve import _newcomers, serve
 from refocus.cloud_train.federated.deployment.session import Deployment, place_of, run_session, save_deployment
 from refocus.cloud_train.federated.deployment.site import Site
-from refocus.cloud_train.federated.deployment.sites import check_kit, own_photos
+from refocus.cloud_train.federated.deployment.sites import SiteConfig, check_kit, check_photos, own_photos
 from refocus.cloud_train.federated.deployment.watch import Watch
 from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
@@ -293,19 +294,29 @@ def test_a_client_that_answers_nonsense_stops_nobody_and_spoils_no_mean(nonsense
     Wire(answering({"answer": []}), ["a", "b"]).begin(b"plan", {})
 
 
+PLANNED = FederatedConfig(source="", classes=("a", "b"))
+
+
 @pytest.mark.parametrize(
     ("more", "what"),
     [
         ({"files": {"../../startup/client.key": "0" * 64}}, "client.key would reach beyond"),
         ({"files": {"body.safetensors": "../x"}}, "body.safetensors would reach beyond"),
-        ({"config": FederatedConfig(arguments={"pretrained": True})}, "pretrained would reach beyond"),
-        ({"config": FederatedConfig(backbone="hf-hub:somebody/something")}, "hf-hub:somebody/something would reach"),
+        ({"config": replace(PLANNED, arguments={"pretrained": True})}, "pretrained would reach beyond"),
+        ({"config": replace(PLANNED, backbone="hf-hub:somebody/something")}, "hf-hub:somebody/something would reach"),
+        ({"config": replace(PLANNED, source="/home/alice/private")}, "source = '/home/alice/private' would reach"),
+        ({"config": replace(PLANNED, source="hf:evil/photos")}, "source = 'hf:evil/photos' would reach"),
+        ({"config": replace(PLANNED, checkpoint="/etc/x.safetensors")}, "checkpoint = '/etc/x.safetensors' would"),
+        ({"config": replace(PLANNED, tower_classes="/etc/passwd")}, "tower_classes = '/etc/passwd' would reach"),
+        ({"config": replace(PLANNED, tower_data="hf:evil/x")}, "tower_data = 'hf:evil/x' would reach"),
+        ({"config": replace(PLANNED, classes=())}, "it names no classes"),
     ],
 )
 def test_a_plan_that_reaches_beyond_what_was_sent_is_refused(more, what):
-    plan = replace(Plan("fedrep", 0, RATES, FederatedConfig()), **more)
+    plan = Plan("fedrep", 0, RATES, PLANNED)
+    assert decode_plan(plan.encoded) == plan
     with pytest.raises(DataError, match=what):
-        decode_plan(plan.encoded)
+        decode_plan(replace(plan, **more).encoded)
 
 
 def test_a_plan_of_another_version_is_refused():
@@ -347,12 +358,59 @@ def test_own_photos_that_do_not_fit_the_federation_are_refused():
         own_client("anna", letters(20), ("x", "z"), CONTRACT, 0)
     with pytest.raises(DataError, match="anna has 6 photos; a client needs 15"):
         own_client("anna", letters(6), ("x", "y"), CONTRACT, 0)
-    with pytest.raises(DataError, match="anna has no photo for validation"):
-        own_client("anna", letters(20, "train"), ("x", "y"), CONTRACT, 0)
+    for wrong, what in ((("train", "validation"), "anna has no photo for test"),
+                        (("test",), "anna has 20 photos for test and 0 others; expected one or more for training")):  # fmt: skip
+        with pytest.raises(DataError, match=what):
+            own_client("anna", in_splits(letters(20), *wrong), ("x", "y"), CONTRACT, 0)
+
+
+def in_splits(table: PhotoTable, *splits: str) -> PhotoTable:
+    return replace(table, split=np.resize(np.array(splits, dtype="<U10"), len(table)))
 
 
 def digests(photos):
     return {photo.numpy().tobytes() for photo in photos.pixels}
+
+
+@pytest.mark.parametrize("others", [("train", "train"), ("train", ""), ("validation", "gate")])
+def test_own_test_photos_stay_test_photos_and_the_others_lie_where_they_lay_before_more_came(others):
+    table = in_splits(letters(60), "test", *others)
+    judged = own_client("anna", in_splits(table.of_split("test"), ""), ("x", "y"), CONTRACT, 0)
+    before, after = (own_client("anna", table.rows(np.arange(n)), ("x", "y"), CONTRACT, 0) for n in (45, 60))
+    assert digests(after.test) == digests(judged.train) | digests(judged.validation) | digests(judged.test)
+    assert (len(after.train) + len(after.validation), len(after.test)) == (40, 20)
+    assert 5 <= len(after.validation) <= 15
+    assert digests(before.train) < digests(after.train)
+    assert digests(before.validation) < digests(after.validation)
+
+
+def test_own_photos_without_a_photo_for_judging_are_divided_in_three():
+    whole, named = (own_client("anna", letters(40, split), ("x", "y"), CONTRACT, 0) for split in ("", "train"))
+    assert [digests(getattr(whole, role)) for role in ("train", "validation", "test")] == [
+        digests(getattr(named, role)) for role in ("train", "validation", "test")
+    ]
+
+
+def tree(folder: Path, **photos: int) -> Path:
+    """Photos of two classes in folders of their splits."""
+    table = letters(sum(photos.values()))
+    splits = np.repeat([*photos], [*photos.values()])
+    for number, split in enumerate(splits.tolist()):
+        path = folder / split / table.classes[table.label[number]] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(table.read(table.photo[number]))
+    return folder
+
+
+def test_photos_whose_splits_leave_nothing_to_train_on_are_refused_before_a_session_begins(tmp_path):
+    usual = SiteConfig(str(tree(tmp_path / "usual", train=14, test=6)))
+    assert check_photos(usual, "anna") == "20 photos of 2 classes"
+    found = own_client("anna", own_photos(Path(usual.photos)), ("x", "y"), CONTRACT, 0)
+    assert (len(found.train) + len(found.validation), len(found.test)) == (14, 6)
+    with pytest.raises(DataError, match="has 20 photos for test and 0 others"):
+        check_photos(SiteConfig(str(tree(tmp_path / "judged", test=20))), "anna")
+    with pytest.raises(DataError, match="has no photo for test; add some to that split, or leave the splits out"):
+        check_photos(SiteConfig(str(tree(tmp_path / "unjudged", train=14, validation=6))), "anna")
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -374,6 +432,41 @@ def test_photos_of_several_clients_are_refused(simulated, tmp_path):
 def test_a_kit_serves_one_client_at_a_time(tmp_path):
     with one_at_a_time(tmp_path / ".client.lock"), pytest.raises(UsageError, match="in use by another"):
         become_client(tmp_path, "north")
+
+
+def test_arguments_of_no_backbone_are_refused_before_a_network_without_them_is_trained(refocus, tmp_path):
+    done = refocus("federate", "server", tmp_path / "kit", "--out", tmp_path / "run", "--method", "fedavg", "--classes",
+                   "a,b", "--backbone-arguments", "img_size=96")  # fmt: skip
+    assert done.returncode == 1
+    assert "--backbone-arguments img_size=96: name the timm model they are for with --backbone" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("step", "call"), [("_settle", 1), ("_settle", 2), ("_put", 1), ("_put", 2), ("_put", 3)])
+def test_a_kit_whose_making_was_interrupted_is_made_and_hardened_by_the_next_call(step, call, tmp_path, monkeypatch):
+    pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
+    work, calls = getattr(kits, step), []
+
+    def killed(*given: object, **named: object) -> None:
+        calls.append(given)
+        if len(calls) == call:
+            raise KeyboardInterrupt
+        work(*given, **named)
+
+    monkeypatch.setattr(kits, step, killed)
+    with pytest.raises(KeyboardInterrupt):
+        provision(tmp_path, "server.example.org", 8002, ["anna"])
+    monkeypatch.undo()
+    half = tmp_path / "clients" / "anna.unfinished"  # of a copy that was cut short
+    half.mkdir(parents=True, exist_ok=True)
+    provision(tmp_path, "server.example.org", 8002, ["anna"])
+    for kit in (tmp_path / "clients" / "anna", tmp_path / "server" / "kit"):
+        resources = json.loads((kit / "local" / "resources.json").read_text())
+        assert resources["class_list_enforcement_mode"] == "enforce"
+        rights = json.loads((kit / "local" / "authorization.json").read_text())["permissions"]["project_admin"]
+        assert rights["byoc"] == rights["shell_commands"] == "none"
+        assert kit.stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "server" / "operator" / "startup").is_dir()
 
 
 def test_names_and_folders_that_are_none_are_refused_before_anything_starts(tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 from torch.func import functional_call
@@ -22,7 +23,7 @@ from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.data.sources import load_arrays, omniglot
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.checkpoint import CheckpointStore
+from refocus.cloud_train.federated.checkpoint import CheckpointStore, file_name_of
 from refocus.cloud_train.federated.client import Participant, Recipe, answers
 from refocus.cloud_train.federated.client_data import assert_no_photo_twice, gather, partition
 from refocus.cloud_train.federated.deployment.plan import packed
@@ -40,6 +41,7 @@ from refocus.cloud_train.methods.peft.prompt_generator import AttentionGenerator
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.report.results_page import write_results_page
+from refocus.edge.personal import file_name
 from refocus.export.program.checkpoint import load_checkpoint
 
 WIDTH, CLASSES = 16, 6
@@ -430,6 +432,26 @@ def test_what_a_client_wrote_for_a_round_that_never_counted_is_dropped(tmp_path)
     assert kept.log == [{"round": 1}]
 
 
+def test_clients_whose_names_no_folder_can_have_are_kept_and_found_again(tmp_path):
+    names = ["a/b", "...", "..", ".", "x" * 255, "x" * 256, "\u043a\u043b\u0438\u0435\u043d\u0442" * 9, "\u5ba2" * 60]
+    store, own = CheckpointStore(tmp_path / "run"), {name: {"x": torch.tensor([n])} for n, name in enumerate(names)}
+    for number in (1, 2):
+        store.save(number, {"w": torch.zeros(1)}, own, [{"round": number}])
+    kept = store.load()
+    assert kept.clients == own
+    folders = {path.name for path in (tmp_path / "run" / "clients").iterdir()}
+    assert folders >= {"a%2Fb", "...", "x" * 255}  # as in runs of before: those resume
+    assert len(folders) == len(names)
+    assert len([*tmp_path.rglob("*.safetensors")]) == len(names) + 1
+
+
+def test_files_of_clients_whose_names_no_file_can_have_are_written(tmp_path):
+    assert file_name_of("a/b", ".safetensors") == file_name("a/b")
+    for name in ("x" * 250, "\u043a" * 45, "\u5ba2" * 60):
+        (tmp_path / file_name_of(name, ".safetensors")).write_bytes(b"")
+    assert len([*tmp_path.glob("*.safetensors")]) == 3
+
+
 def test_a_damaged_round_is_said_and_not_taken_for_none(tmp_path):
     store = CheckpointStore(tmp_path)
     store.save(1, {"w": torch.zeros(1)}, {}, [])
@@ -527,6 +549,28 @@ def test_two_clients_are_the_fewest(tmp_path):
     table = glyphs.glyphs(0, {"test": 1}, 20)
     with pytest.raises(DataError, match="1 clients have 15 photos or more"):
         gather(table, table.client, replace_crop(16), 20, 0.0, 0)
+
+
+def test_photos_in_folders_of_their_classes_are_of_no_client_until_they_are_dealt(refocus, tmp_path):
+    squares = photos(count=80)
+    for number, (pixels, label) in enumerate(zip(squares.pixels, squares.label.tolist(), strict=True)):
+        path = tmp_path / "photos" / f"class-{label}" / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
+    (tmp_path / "small.toml").write_text(
+        f"clients = 2\nalpha = 100\nunseen = 0\n{SMALL_NETWORK}[recipe]\nrounds = 1\nsteps = 1\nkeep = 'last'\n"
+    )
+    asked = ["train", "federated", tmp_path / "run", "--data", tmp_path / "photos", "--methods", "fedavg", "--seeds",
+             "0", "--checkpoint", small_checkpoint(tmp_path), "--config", tmp_path / "small.toml"]  # fmt: skip
+    done = refocus(*asked)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "no photo names a client; set client_column to the column of the metadata that does, or choose another"
+        " partition"
+    )
+    assert not (tmp_path / "run").exists()
+    again = refocus(*asked, "--set", "partition=dirichlet")
+    assert again.returncode == 0, again.stderr
 
 
 def test_an_unknown_method_is_answered_with_the_nearest():
