@@ -34,7 +34,8 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
 
     The default stays chosen unless another one's interval of the ratio to it lies below 1. A target's answers hold
     where its self-test passes on this machine, its parity passed when it was exported, and, where its accuracy was
-    measured, the interval of the change includes no loss above ``ACCURACY_LOST``.
+    measured, the interval of the change includes no loss above ``ACCURACY_LOST``; of one person's photos there is no
+    interval, and the default stays before what was compared with it on them.
 
     Args:
         folder: of the bundle.
@@ -77,7 +78,10 @@ def _why_not(target: Target, head: str) -> str:
     for artifact in programs:
         if artifact.parity is not None and not artifact.parity.passed:
             return f"the parity of {artifact.file} did not pass when it was exported"
-        change = artifact.accuracy.change if artifact.accuracy is not None else None
+        found = artifact.accuracy
+        change = found.change if found is not None else None
+        if found is not None and found.reference and change is None and target.pair != DEFAULT_TARGET:
+            return f"its accuracy was compared with {found.reference} on one person's photos, which give no interval"
         if change is not None and change[1] < -ACCURACY_LOST:
             return f"its accuracy may be {-100 * change[1]:.1f} points lower (95 %), at most {100 * ACCURACY_LOST:.0f}"
     return ""

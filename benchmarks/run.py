@@ -221,15 +221,25 @@ def _accuracy(table: Table, plan: Plan, device: Device) -> None:
     photos = read_labelled(given.data, given.person, given.label, given.split, given.photos_per_person)
     photos, who = without_training_photos(photos, target.bundle, target.head)
     logger.warning(who)
-    evaluated = evaluate(target.bundle, photos, [target.pair], target.head, target.threads)
-    (row,) = summarise(evaluated, photos)["rows"]
+    evaluated = evaluate(
+        target.bundle,
+        photos,
+        [target.pair],
+        target.head,
+        target.threads,
+        heads=[target.head_target],
+        provider=target.provider,
+        allow_fallback=target.allow_fallback,
+    )
+    document = summarise(evaluated, photos)
+    about, (row,) = document["accuracy_of_targets"], document["rows"]
     table.accuracy.append(
         Accuracy(
             bundle=table.bundle,
             target=table.target_name,
             data=f"{photos.name} {photos.fingerprint[:12]}",
-            photos=sum(len(rows) for rows in photos.people.values()),
-            people=len(photos.people),
+            photos=about["photos"],
+            people=about["people"],
             with_history=row["delivered"],
             photo_alone=row["plain"],
             worst_decile=row["worst_decile"],

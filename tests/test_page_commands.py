@@ -112,7 +112,7 @@ SMALL = {
     "refocus federate client": Small(
         beside=True, stopped=True, also="refocus federate client project/clients/ben --photos photos-of-ben"
     ),
-    "refocus bench bundle --quick --out results": Small(FEW_SAMPLES),
+    "refocus bench bundle --quick --out results": Small("--only stages"),
     "refocus bench bundle --sustained 30m": Small("--sustained 1s --precision fp32"),
     "refocus bench bundle --device jetson": Small(f"--ssh '{{ssh}}' --provider cpu --precision fp32 {FEW_SAMPLES}"),
     "refocus bench old new --paired": Small("--quick"),

@@ -29,7 +29,7 @@ def accuracy(
     label: Annotated[str, typer.Option(help="column with the label")] = "label",
     split: Annotated[str, typer.Option(help="use only rows of this value in column 'split'")] = "",
     photos_per_person: Annotated[
-        int, typer.Option(min=2, help="photos per pseudo-client; further photos of a person form another one")
+        int, typer.Option(min=2, help="photos per stream; further photos of a person form another stream of theirs")
     ] = 64,
     head: Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")] = "",
     threads: ThreadsOption = 1,
@@ -99,6 +99,8 @@ def _print(document: dict[str, Any]) -> None:
     title = f"{about['photos']} photos of {about['people']} people, {about['data']}"
     against = f"against {about['reference']}"
     table = Table("target", "with history", "photo alone", "worst tenth", against, "people worse / better", title=title)
+    if about["people"] == 1 and len(document["rows"]) > 1:
+        table.caption = "the photos are one person's: no interval over people, and so no difference to the reference"
     for row in document["rows"]:
         change = row.get("change")
         table.add_row(
@@ -127,12 +129,11 @@ def label_sets_table(rows: list[dict[str, Any]]) -> Any:
     table = Table("target", *what, title="photos with several labels", caption=_OF_GAINS)
     for row in rows:
         sets = row["label_sets"]
-        both, gain, control = sets["mean_average_precision"], sets["gain"], sets.get("control", {})
+        both, gain, control = sets["mean_average_precision"], sets.get("gain", {}), sets.get("control", {})
         table.add_row(
             row["target"],
             f"{both['delivered']:.2%} (photo alone {both['plain']:.2%})",
-            _points(gain["mean_average_precision"]),
-            _points(gain["right_labels"]),
+            *(_points(gain[name]) if gain else "" for name in ("mean_average_precision", "right_labels")),
             *(_points(control[name]["mean_average_precision"]) if control else "" for name in ("own", "foreign")),
         )
     return table

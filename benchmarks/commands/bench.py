@@ -120,6 +120,9 @@ def run_bench(
     from refocus.benchmarks.run import Labelled, Plan, run
 
     custom = queries or seconds
+    if quick and custom:
+        given = " and ".join(name for name, value in (("--queries", queries), ("--seconds", seconds)) if value)
+        raise BenchError(f"--quick has conditions of its own; leave out --quick, or {given}")
     conditions = msgspec.structs.replace(
         DEFAULT, min_queries=queries or DEFAULT.min_queries, min_seconds=seconds or DEFAULT.min_seconds
     )

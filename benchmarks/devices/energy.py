@@ -27,22 +27,24 @@ def energy_of(meter: Meter, photo: Callable[[], object], seconds: float) -> dict
 
     Args:
         photo: answers one.
-        seconds: that it is repeated for.
+        seconds: that it is repeated for, at least; power is of the time that it took.
     """
     found: dict[str, Any] = {"source": meter.source}
     if meter.source.startswith(NOT_MEASURED):
         return found
-    photos, begin = 0, time.perf_counter()
+    photos, took = 0, 0.0
 
     def work() -> None:
-        nonlocal photos
-        while time.perf_counter() - begin < seconds:
+        nonlocal photos, took
+        begin = time.perf_counter()
+        while took < seconds:
             photo()
             photos += 1
+            took = time.perf_counter() - begin
 
     joules = meter.joules(work)
     if joules is not None:
-        found |= {"joules": joules, "watts": joules / seconds, "joules_per_photo": joules / photos}
+        found |= {"joules": joules, "watts": joules / took, "joules_per_photo": joules / photos}
     return found
 
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import itertools
 import json
+import logging
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.measure.label_sets import collected, figures, right_labels, truths, with_controls
+from refocus.benchmarks.measure.label_sets import collected, figures, joined, right_labels, truths, with_controls
 from refocus.benchmarks.measure.statistics import bootstrap_mean, worst_tenth
 from refocus.edge.bundle import Accuracy, Bundle, Head, photo_hash, write_manifest
 from refocus.edge.errors import RefocusError, RuntimeUnavailable
@@ -28,6 +29,8 @@ from refocus.edge.photos import preprocess
 from refocus.edge.recognize import Recognizer, head_targets, label_set
 
 SCHEMA = 2  # 1: Refocus 0.1; the same fields
+
+logger = logging.getLogger(__name__)
 
 
 class LabelledDataError(RefocusError):
@@ -40,52 +43,76 @@ class Photos:
 
     Attributes:
         name, fingerprint: of the source, and of the chosen photos with their labels.
-        people: by person, (file, label) in order.
+        people: by stream, (file, label) in order; each stream is replayed from an empty history.
         read: a file's bytes.
+        owners: by stream, whose it is; a stream that is not named here is a person of its own.
     """
 
     name: str
     fingerprint: str
     people: dict[str, list[tuple[str, str]]]
     read: Callable[[str], bytes]
+    owners: dict[str, str] = field(default_factory=dict)
+
+    def streams_of_people(self) -> dict[str, list[str]]:
+        """By person, their streams in order: what is drawn again for an interval over people."""
+        found: dict[str, list[str]] = {}
+        for stream in self.people:
+            found.setdefault(self.owners.get(stream, stream), []).append(stream)
+        return found
 
 
 def read_labelled(source: Path, person: str, label: str, split: str, photos_per_person: int) -> Photos:
     """Photos of a folder or zip with ``metadata.csv``.
 
-    Someone with more photos than ``photos_per_person`` is several people, one after the other. The order within a
-    column's value is that of the hash of the file names: the same on every machine, and not sorted by class.
+    Someone with more photos than ``photos_per_person`` has several streams. The order within a column's value is that
+    of the hash of the file names: the same on every machine, and not sorted by class. Rows that name nobody are left
+    out, as in training, and the log says how many.
 
     Args:
         person, label: columns.
         split: take the rows whose column ``split`` says so; "" takes all.
 
     Raises:
-        LabelledDataError: no such file or columns, or no rows.
+        LabelledDataError: no such file or columns, a row that ends before one of them, or no rows.
     """
     rows, read = _open(source)
     advice = {
         person: "; name the column that says whose photo it is as --person (or another that groups them)",
         label: "; name the column of the label as --label",
     }
-    for column in (person, label, "file_name", *(["split"] if split else [])):
+    needed = (person, label, "file_name", *(["split"] if split else []))
+    for column in needed:
         if not rows or column not in rows[0]:
             raise LabelledDataError(
                 f"{source}: metadata.csv has no column '{column}'; it has {[*rows[0]] if rows else []}"
                 + (advice.get(column, "") if rows else "")
             )
+    for number, row in enumerate(rows, 1):
+        if missing := [column for column in needed if row[column] is None]:
+            raise LabelledDataError(
+                f"{source}: metadata.csv, row {number} ends before the column '{missing[0]}'; give it as many cells as"
+                " the header has"
+            )
     rows = [row for row in rows if not split or row["split"] == split]
     if not rows:
         raise LabelledDataError(f"{source}: no photo has split '{split}'")
+    nobody = sum(not row[person] for row in rows)
+    if nobody == len(rows):
+        raise LabelledDataError(f"{source}: the column '{person}' names nobody{advice[person]}")
+    if nobody:
+        logger.warning(f"{nobody} of {len(rows)} photos are left out: their row names nobody in the column {person}")
     groups: dict[str, list[tuple[str, str]]] = {}
     for row in sorted(rows, key=lambda row: hashlib.sha256(row["file_name"].encode()).hexdigest()):
-        groups.setdefault(row[person], []).append((row["file_name"], row[label]))
-    people = {}
+        if row[person]:
+            groups.setdefault(row[person], []).append((row["file_name"], row[label]))
+    people, owners = {}, {}
     for name, photos in sorted(groups.items()):
         for number, start in enumerate(range(0, len(photos), photos_per_person)):
             people[f"{name} {number}"] = photos[start : start + photos_per_person]
+            owners[f"{name} {number}"] = name
     text = json.dumps(people, sort_keys=True)
-    return Photos(source.name, hashlib.sha256(text.encode()).hexdigest(), people, read)
+    return Photos(source.name, hashlib.sha256(text.encode()).hexdigest(), people, read, owners)
 
 
 def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> tuple[Photos, str]:
@@ -115,17 +142,15 @@ def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> t
 
 def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
     try:
-        if source.is_dir():
-            text, read = (
-                (source / "metadata.csv").read_text(encoding="utf-8"),
-                lambda name: (source / name).read_bytes(),
-            )
-        else:
-            archive = zipfile.ZipFile(source)
-            text, read = archive.read("metadata.csv").decode(), archive.read
-        return list(csv.DictReader(io.StringIO(text))), read
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        read: Callable[[str], bytes] = _reader(source) if source.is_dir() else zipfile.ZipFile(source).read
+        text = read("metadata.csv").decode("utf-8-sig")  # Excel begins a UTF-8 file with a byte order mark
+        return list(csv.DictReader(io.StringIO(text, newline=""))), read
+    except (OSError, KeyError, ValueError, csv.Error, zipfile.BadZipFile) as error:
         raise LabelledDataError(f"{source}: expected a folder or zip with metadata.csv ({error})") from None
+
+
+def _reader(folder: Path) -> Callable[[str], bytes]:
+    return lambda name: (folder / name).read_bytes()
 
 
 @dataclass(frozen=True)
@@ -133,7 +158,7 @@ class Evaluation:
     """One target's right answers.
 
     Attributes:
-        right: by person, (n, 2) of delivered and plain: whether a photo's label was found, or the share of its labels
+        right: by stream, (n, 2) of delivered and plain: whether a photo's label was found, or the share of its labels
             that are right where photos have several.
         sets: more about these, where photos have several labels.
     """
@@ -152,23 +177,28 @@ def evaluate(
     track: Callable[[Iterable[str]], Iterator[str]] = iter,
     shares: bool = True,
     heads: Sequence[str] = (),
+    provider: str = "",
+    allow_fallback: bool = True,
 ) -> list[Evaluation]:
-    """Replays every person from an empty history through every target; each photo is decoded once for all, and encoded
+    """Replays every stream from an empty history through every target; each photo is decoded once for all, and encoded
     once for all targets of one encoder.
 
     Args:
         targets: runtime and precision of the encoder.
         shares: whether class shares are counted, where the bundle declares them.
-        heads: target of the head behind each of them, which then names the row; default: the one that serves there.
+        heads: target of the head behind each of them, which then names the row; "" or default: the one that serves
+            there.
+        provider, allow_fallback: as of :class:`refocus.edge.Recognizer`.
 
     Raises:
+        BundleError: the bundle has no such head.
         LabelledDataError: a label that the head does not know.
-        RuntimeUnavailable: a target cannot run on this machine.
+        RuntimeUnavailable: a target cannot run on this machine, or not on the provider alone.
     """
-    names = heads or [":".join(target) for target in targets]
     behind = heads or [""] * len(targets)
+    names = [own or ":".join(target) for target, own in zip(targets, behind, strict=True)]
     devices = [
-        Recognizer(bundle, None, *target, threads, head=head, shares=shares, head_target=own)
+        Recognizer(bundle, None, *target, threads, head, provider, allow_fallback, shares=shares, head_target=own)
         for target, own in zip(targets, behind, strict=True)
     ]
     encoders = dict(zip(targets, devices, strict=True))
@@ -209,9 +239,10 @@ def _of_sets(
         features[person] = np.array([device.feature_of(one) for one in pixels])
         answers = list(device.replay(features[person]))
         people[person] = collected(truths([text for _, text in rows], card.labels), answers)
-    thresholds = np.array(card.thresholds)
-    people = with_controls(device, people, features)
-    return replace(row, right=right_labels(people, thresholds), sets=figures(people, thresholds))
+    thresholds, streams = np.array(card.thresholds), photos.streams_of_people()
+    people = with_controls(device, people, features, photos.owners)
+    whole = {person: joined([people[stream] for stream in own]) for person, own in streams.items()}
+    return replace(row, right=right_labels(people, thresholds), sets=figures(whole, thresholds))
 
 
 def check_labels(photos: Photos, known: Sequence[str], several: bool = False) -> None:
@@ -232,14 +263,17 @@ def check_labels(photos: Photos, known: Sequence[str], several: bool = False) ->
 
 
 def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> dict[str, Any]:
-    """The results document: every target, and its paired difference to the first.
+    """The results document: every target, and its paired difference to the first; none where all photos are one
+    person's, because it would have no interval.
 
     Args:
         who: what is said of whom the figures are of, see :func:`without_training_photos`.
     """
-    reference = judged[0]
-    sizes = np.array([len(rows) for rows in photos.people.values()], dtype=float)
-    rows = [_row(row, reference, sizes) for row in judged]
+    reference, streams = judged[0], photos.streams_of_people().values()
+    of_people = [[np.concatenate([row.right[stream] for stream in own]) for own in streams] for row in judged]
+    sizes = np.array([len(right) for right in of_people[0]], dtype=float)
+    shares = [np.array([right.mean(axis=0) for right in own]) for own in of_people]
+    rows = [_row(row, own, shares[0], sizes) for row, own in zip(judged, shares, strict=True)]
     return {
         "schema_version": SCHEMA,
         "accuracy_of_targets": {
@@ -247,6 +281,7 @@ def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> di
             "fingerprint": photos.fingerprint,
             "photos": int(sizes.sum()),
             "people": len(sizes),
+            "streams": len(photos.people),
             "reference": reference.target,
             **({"judged": who} if who else {}),
         },
@@ -254,9 +289,9 @@ def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> di
     }
 
 
-def _row(row: Evaluation, reference: Evaluation, sizes: np.ndarray) -> dict[str, Any]:
-    shares = np.array([right.mean(axis=0) for right in row.right.values()])
-    before = np.array([right.mean(axis=0) for right in reference.right.values()])
+def _row(row: Evaluation, shares: np.ndarray, before: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
+    """One target's figures; ``shares``, ``before`` (G, 2) of each person, by it and by the reference, of ``sizes`` (G,)
+    photos."""
     sets = {"label_sets": row.sets} if row.sets else {}
     delivered, plain = (float((shares[:, i] * sizes).sum() / sizes.sum()) for i in (0, 1))
     found: dict[str, Any] = {
@@ -266,7 +301,7 @@ def _row(row: Evaluation, reference: Evaluation, sizes: np.ndarray) -> dict[str,
         "worst_decile": worst_tenth(shares[:, 0]),
         **sets,
     }
-    if row is not reference:
+    if shares is not before and len(sizes) > 1:
         change = shares[:, 0] - before[:, 0]
         found["change"] = bootstrap_mean(change, sizes).as_dict()
         found["plain_change"] = bootstrap_mean(shares[:, 1] - before[:, 1], sizes).as_dict()
@@ -276,7 +311,10 @@ def _row(row: Evaluation, reference: Evaluation, sizes: np.ndarray) -> dict[str,
 
 
 def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
-    """Writes the figures into the manifest, beside the head of each target."""
+    """Writes the figures into the manifest, beside the head of each target.
+
+    Of the photos of one person ``change`` is null beside the name of the ``reference``: compared, without interval.
+    """
     name, about = bundle.manifest.head(head).name, document["accuracy_of_targets"]
     by_target = {row["target"]: row for row in document["rows"]}
     artifacts = []
@@ -293,7 +331,7 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
                     delivered=row["delivered"],
                     plain=row["plain"],
                     worst_decile=row["worst_decile"],
-                    reference=about["reference"] if change else "",
+                    reference=about["reference"] if artifact.target != about["reference"] else "",
                     change=(change["mean"], change["low"], change["high"]) if change else None,
                     made_worse=row.get("made_worse"),
                 ),

@@ -5,7 +5,7 @@ Notation: n photos, C labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,19 +86,36 @@ def collected(truth: np.ndarray, answers: Sequence[Answer]) -> SetAnswers:
     return SetAnswers(truth, delivered, plain, np.array([], dtype=np.int64), np.zeros((0, truth.shape[1])))
 
 
+def joined(streams: Sequence[SetAnswers]) -> SetAnswers:
+    """The answers to all streams of one person as one."""
+    truth, delivered, plain, foreign = (
+        np.concatenate([getattr(one, name) for one in streams]) for name in ("truth", "delivered", "plain", "foreign")
+    )
+    starts = np.cumsum([0, *(len(one.truth) for one in streams[:-1])])
+    controlled = np.concatenate([one.controlled + start for one, start in zip(streams, starts, strict=True)])
+    return SetAnswers(truth, delivered, plain, controlled, foreign)
+
+
 def with_controls(
-    device: Recognizer, people: dict[str, SetAnswers], features: dict[str, np.ndarray]
+    device: Recognizer,
+    people: dict[str, SetAnswers],
+    features: dict[str, np.ndarray],
+    owners: Mapping[str, str],
 ) -> dict[str, SetAnswers]:
-    """The same people, some photos of each answered after as many photos of the next person.
+    """The same streams, some photos of each answered after as many photos of the next person's stream.
 
     Args:
-        features: (n, D) of each person.
+        features: (n, D) of each stream.
+        owners: by stream, whose it is; a stream that is not named here is a person of its own.
     """
     names, found = list(people), {}
+    owner = {name: owners.get(name, name) for name in names}
     for number, name in enumerate(names):
-        person, stranger = people[name], features[names[(number + 1) % len(names)]]
+        person = people[name]
         chosen = np.unique(np.linspace(len(person.truth) // 2, len(person.truth) - 1, CONTROLS).astype(np.int64))
-        if len(names) < 2 or not len(stranger):
+        strangers = (features[n] for n in (*names[number + 1 :], *names[:number]) if owner[n] != owner[name])
+        stranger = next(strangers, np.zeros(0))
+        if not len(stranger):
             chosen = chosen[:0]
         foreign = [sigmoid(device.answer(features[name][photo], stranger[:photo]).logits) for photo in chosen]
         rows = np.array(foreign).reshape(-1, person.truth.shape[1])
@@ -118,7 +135,10 @@ def figures(people: dict[str, SetAnswers], thresholds: np.ndarray) -> dict[str, 
     """Figures of a results document about sets of labels, each difference with its 95 % interval over people.
 
     ``foreign`` are differences to the photo alone, of the photos that were answered after their own person's photos and
-    after another's.
+    after another's. Of one person there are no differences, because they would have no interval.
+
+    Args:
+        people: the answers to all photos of each person (:func:`joined`).
     """
     everyone = list(people.values())
     scores = {name: [getattr(one, name) for one in everyone] for name in ("delivered", "plain")}
@@ -127,8 +147,10 @@ def figures(people: dict[str, SetAnswers], thresholds: np.ndarray) -> dict[str, 
         "mean_average_precision": {
             name: mean_average_precision(np.concatenate(rows), np.concatenate(truth)) for name, rows in scores.items()
         },
-        "gain": _gain(truth, scores["delivered"], scores["plain"], thresholds),
     }
+    if len(everyone) < 2:
+        return found
+    found["gain"] = _gain(truth, scores["delivered"], scores["plain"], thresholds)
     there = [one for one in everyone if len(one.controlled)]
     if there:
         truth, plain = ([getattr(one, name)[one.controlled] for one in there] for name in ("truth", "plain"))

@@ -93,6 +93,7 @@ def _run(target: Target, what: str, photos: int) -> Said:
         "bundle": str(target.bundle.folder),
         "target": target.pair,
         "head": target.head,
+        "head_target": target.head_target,
         "provider": target.provider,
         "allow_fallback": target.allow_fallback,
         "threads": target.threads,

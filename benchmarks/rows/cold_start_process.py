@@ -68,6 +68,7 @@ def _bundle(asked: dict[str, Any]) -> Load:
             asked["head"],
             asked["provider"],
             asked["allow_fallback"],
+            head_target=asked["head_target"],
         )
         number = time.time_ns()
 

@@ -43,7 +43,7 @@ def stages(table: Table) -> None:
         found = measure({"whole": whole}, table.conditions, table.monitor(), {"whole": take})["whole"]
     kept = marks[-len(found.samples_ms) :]
     for stage, samples in _apart(kept):
-        table.add("stages", Series(samples, found.starts_s, found.observations), stage)
+        table.add("stages", Series(samples, found.starts_s, found.observations, found.start), stage)
     table.add("stages", found, "whole")
 
 

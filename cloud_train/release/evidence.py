@@ -1,4 +1,7 @@
-"""Measures a candidate beside the current release, through the runtime that devices have."""
+"""Measures a candidate beside the current release, through the runtime that devices have.
+
+Notation: S streams of photos, of G people.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ def measure(
     target: tuple[str, str] = ("onnxruntime", "fp32"),
     rounds: int = ROUNDS,
 ) -> Evidence:
-    """Both bundles on the same people; speed interleaved, photo against photo.
+    """Both bundles on the same people, each with all their streams; speed interleaved, photo against photo.
 
     Raises:
         LabelledDataError: a label that a head does not know.
@@ -35,8 +38,11 @@ def measure(
         BundleError: one of the bundles has no such target.
     """
     before, after = (shares(bundle, photos, target) for bundle in (current, candidate))
+    people = photos.streams_of_people().values()
+    counts = np.array([[stream in own for stream in photos.people] for own in people]) * photo_counts(photos)
+    before, after = (counts @ found / counts.sum(1, keepdims=True) for found in (before, after))
     return Evidence(
-        photos=photo_counts(photos),
+        photos=counts.sum(1),
         current=before[:, 0],
         candidate=after[:, 0],
         plain=after[:, 1],
@@ -48,12 +54,12 @@ def measure(
 
 
 def photo_counts(photos: Photos) -> np.ndarray:
-    """(G,) photos of each person."""
+    """(S,) photos of each stream."""
     return np.array([len(rows) for rows in photos.people.values()])
 
 
 def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int = BATCH) -> np.ndarray:
-    """(G, 2) accuracy of each person, personalised and plain, each from an empty history.
+    """(S, 2) accuracy of each stream, personalised and plain, each from an empty history.
 
     Args:
         batch: photos that a bank learns from at once.
@@ -64,11 +70,11 @@ def shares(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int =
     if bundle.manifest.bank is not None:
         return shares_of_bank(bundle, photos, target, batch)
     [result] = evaluate(bundle, photos, [target])
-    return np.array([result.right[person].mean(axis=0) for person in photos.people])
+    return np.array([result.right[stream].mean(axis=0) for stream in photos.people])
 
 
 def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batch: int) -> np.ndarray:
-    """(G, 2) of a bank: each person's photos come in batches, as :mod:`refocus.edge.taper.self_improvement` takes them.
+    """(S, 2) of a bank: each stream's photos come in batches, as :mod:`refocus.edge.taper.self_improvement` takes them.
 
     Every photo is answered by the model that serves when it comes, before anything is learned from it; plain is the
     generic model's answer. No label is ever learned from.
@@ -99,7 +105,7 @@ def shares_of_bank(bundle: Bundle, photos: Photos, target: tuple[str, str], batc
 def shares_of_groups(
     bundle: Bundle, photos: Photos, target: tuple[str, str], group_of: dict[str, str], files: Path
 ) -> np.ndarray:
-    """(G, 2) of a bundle whose groups of people have tensors of their own.
+    """(S, 2) of a bundle whose groups of people have tensors of their own.
 
     Delivered is with the tensors of the person's group, plain with those of a stranger, whom a group without a file is.
 

@@ -110,10 +110,10 @@ def evaluate_gates(evidence: Evidence, limits: GateLimits, gates: Sequence[Rule]
 def accuracy(evidence: Evidence, limits: GateLimits) -> Gate:
     """The mean over all photos must not fall."""
     change = bootstrap_mean(evidence.candidate - evidence.current, evidence.photos.astype(float))
-    why = (
-        f"right answers change by {change.mean:+.2%} ({change.low:+.2%} to {change.high:+.2%} over people), at most"
-        f" {limits.accuracy_lost:.2%} may be lost"
-    )
+    interval = f"{change.low:+.2%} to {change.high:+.2%} over people"
+    if len(evidence.photos) < 2:
+        interval = "one person: no interval"
+    why = f"right answers change by {change.mean:+.2%} ({interval}), at most {limits.accuracy_lost:.2%} may be lost"
     return Gate("accuracy", change.mean, -limits.accuracy_lost, change.mean >= -limits.accuracy_lost, why)
 
 

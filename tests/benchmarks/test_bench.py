@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import time
 
 import numpy as np
 import pytest
 
 from refocus.benchmarks import modes
-from refocus.benchmarks.devices.energy import EnergyMeter
+from refocus.benchmarks.devices.energy import EnergyMeter, energy_of
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, decode_document, read_document, write_document
-from refocus.benchmarks.measure.target import read_album
-from refocus.benchmarks.run import Labelled, Plan, run
+from refocus.benchmarks.measure.machine_monitor import MachineMonitor, StartBelow
+from refocus.benchmarks.measure.target import Target, read_album
+from refocus.benchmarks.rows import cold_start, stages
+from refocus.benchmarks.rows.recorder import Table
+from refocus.benchmarks.run import GROUPS, Labelled, Plan, run
+from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import STAGES
 
@@ -97,19 +102,58 @@ def test_a_bank_is_condensed(bank_bundle, tmp_path):
     assert (row.name, row.summary.count) == ("condense", 20)
 
 
-def test_accuracy_stands_in_the_same_document(bundle, stream, tmp_path):
-    labels = bundle.manifest.head().labels
+@pytest.fixture
+def labelled(bundle, stream, tmp_path):
+    """Four photos of one person, with a label that the bundle knows."""
     folder = tmp_path / "labelled"
     folder.mkdir()
     lines = ["file_name,label,client"]
     for number, content in enumerate(stream[:4]):
         (folder / f"{number}.png").write_bytes(content)
-        lines.append(f"{number}.png,{labels[0]},anna")
+        lines.append(f"{number}.png,{bundle.manifest.head().labels[0]},anna")
     (folder / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("photos_per_person", [64, 2])
+def test_accuracy_stands_in_the_same_document(bundle, labelled, tmp_path, photos_per_person):
     (tmp_path / "s").mkdir()
-    found = run([bundle.folder], few(only=("accuracy",), labelled=Labelled(folder)), tmp_path / "s", "x")
+    given = Labelled(labelled, photos_per_person=photos_per_person)
+    found = run([bundle.folder], few(only=("accuracy",), labelled=given), tmp_path / "s", "x")
     (accuracy,) = found.accuracy
     assert (accuracy.photos, accuracy.people) == (4, 1)
+
+
+def table_of(bundle, folder, monitor=MachineMonitor, **how):
+    target = Target("b", bundle, ("onnxruntime", "fp32"), read_album(bundle, None), folder, **how)
+    return Table(target, describe(), FEW, monitor)
+
+
+def test_another_head_than_the_one_asked_for_is_neither_started_nor_judged(bundle, labelled, tmp_path):
+    table = table_of(bundle, tmp_path, head_target="coreml:fp16")
+    for group in (lambda: cold_start.starts(table, 1), lambda: cold_start.memory(table)):
+        with pytest.raises(BenchError, match="has no head coreml:fp16 behind the encoder onnxruntime:fp32"):
+            group()
+    with pytest.raises(BundleError, match="has no head coreml:fp16 behind the encoder onnxruntime:fp32"):
+        GROUPS["accuracy"](table, few(labelled=Labelled(labelled)), None)
+
+
+def test_accuracy_on_another_provider_than_the_one_asked_for_is_refused(bundle, labelled, tmp_path):
+    table = table_of(bundle, tmp_path, provider="NoSuchExecutionProvider", allow_fallback=False)
+    with pytest.raises(RuntimeUnavailable, match="NoSuchExecutionProvider"):
+        GROUPS["accuracy"](table, few(labelled=Labelled(labelled)), None)
+
+
+def test_a_stage_that_began_on_a_warm_device_is_not_valid(bundle, tmp_path):
+    zone = tmp_path / "root/sys/class/thermal/thermal_zone0/temp"
+    zone.parent.mkdir(parents=True)
+    zone.write_text("60000\n")
+    warm = table_of(bundle, tmp_path, lambda: MachineMonitor(root=tmp_path / "root", start_below=StartBelow(37.0, 0.0)))
+    stages.stages(warm)
+    assert [row.name for row in warm.rows] == [*STAGES, "whole"]
+    for row in warm.rows:
+        assert "throttling" in {reason.code for reason in row.verdict.reasons}, row.name
+        assert row.start is not None
 
 
 def test_a_number_behind_a_photo_leaves_its_pixels(bundle):
@@ -222,6 +266,33 @@ def test_energy_is_read_where_the_machine_tells_and_else_not_measured(tmp_path):
     if os.getuid():
         (package / "energy_uj").chmod(0)
         assert "sudo" in EnergyMeter(tmp_path).source
+
+
+class TenWatts:
+    """A meter of a machine that draws 10 W."""
+
+    source = "ten watts"
+
+    def joules(self, action):
+        begin = time.perf_counter()
+        action()
+        return 10 * (time.perf_counter() - begin)
+
+
+def test_power_is_of_the_time_that_the_photos_took_and_not_of_the_time_asked_for():
+    found = energy_of(TenWatts(), lambda: time.sleep(0.2), 0.25)
+    assert found["joules_per_photo"] == pytest.approx(2, rel=0.2)
+    assert found["watts"] == pytest.approx(10, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [(("--queries", 2000), "--queries"), (("--seconds", 20), "--seconds"),
+     (("--paired", "--queries", 2000, "--seconds", 20), "--queries and --seconds")],
+)  # fmt: skip
+def test_conditions_are_not_dropped_for_those_of_a_quick_run(refocus, assert_one_clear_line, bundle, words, named):
+    done = refocus("bench", bundle.folder, "--quick", *words)
+    assert_one_clear_line(done, f"--quick has conditions of its own; leave out --quick, or {named}")
 
 
 def test_the_page_of_the_format_has_every_field_and_no_other():

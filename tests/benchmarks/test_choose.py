@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from refocus.benchmarks import choose as choosing
 from refocus.benchmarks.choose import choose
@@ -18,7 +19,7 @@ from refocus.edge.recognize.chosen_target import Measured, read_choice
 
 FP32, INT8, OTHER = "onnxruntime:fp32", "onnxruntime:w8a8", "executorch:fp32"
 PARITY = Parity(photos=1, profiles=1, longest_history=1, max_abs=0, p99_abs=0, top1_agreement=1, tolerance=1, reason="")
-ACCURACY = Accuracy(data="x", photos=9, people=3, delivered=0.9, plain=0.9, worst_decile=0.8, reference=FP32)
+ACCURACY = Accuracy(data="x", photos=9, people=3, delivered=0.9, plain=0.9, worst_decile=0.8)
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +55,7 @@ def test_a_target_that_fails_its_self_test_here_is_not_chosen(bundle, tmp_path, 
 @pytest.mark.parametrize(
     ("about", "why"),
     [({}, ""), ({"parity": None}, ""), ({"accuracy": ACCURACY}, ""),
+     ({"accuracy": structs.replace(ACCURACY, people=1, reference=FP32)}, "one person's photos, which give no interval"),
      ({"parity": PARITY.__class__(**{**{n: getattr(PARITY, n) for n in PARITY.__struct_fields__}, "passed": False})}, "parity"),
      ({"accuracy": ACCURACY.__class__(**{**{n: getattr(ACCURACY, n) for n in ACCURACY.__struct_fields__}, "change": (0.0, -0.03, 0.03)})}, "3.0 points lower"),
      ({"accuracy": ACCURACY.__class__(**{**{n: getattr(ACCURACY, n) for n in ACCURACY.__struct_fields__}, "change": (0.0, -0.005, 0.01)})}, "")],
@@ -61,6 +63,13 @@ def test_a_target_that_fails_its_self_test_here_is_not_chosen(bundle, tmp_path, 
 def test_what_export_and_accuracy_found_decides_too(about, why):
     found = choosing._why_not(fake_target(**about), "iciia_t")
     assert (why in found) if why else found == ""
+
+
+def test_the_default_stays_before_a_target_that_was_compared_on_one_person_s_photos():
+    compared = fake_target(accuracy=structs.replace(ACCURACY, people=1, reference=OTHER))
+    assert "no interval" in choosing._why_not(compared, "iciia_t")
+    compared.pair = choosing.DEFAULT_TARGET
+    assert choosing._why_not(compared, "iciia_t") == ""
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,19 @@ import csv
 import hashlib
 import json
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
 from msgspec import structs
 
+from refocus.benchmarks.commands.accuracy import _print
 from refocus.benchmarks.measure.accuracy import (
     Evaluation,
     LabelledDataError,
     Photos,
     read_labelled,
+    record,
     summarise,
     without_training_photos,
 )
@@ -162,8 +165,116 @@ def test_a_folder_without_metadata_is_refused(tmp_path):
         read_labelled(tmp_path, "client", "label", "", 64)
 
 
-def test_someone_with_many_photos_is_several_people(labelled):
+def test_someone_with_many_photos_has_several_streams_and_is_one_person(labelled):
     one, many = (read_labelled(labelled, "client", "label", "", size) for size in (64, 10))
     assert len(one.people) == 6
     assert len(many.people) == 6 * 4
     assert one.fingerprint != many.fingerprint
+    assert list(one.streams_of_people()) == list(many.streams_of_people())
+    assert {len(streams) for streams in many.streams_of_people().values()} == {4}
+
+
+# ---- streams of one person
+
+
+def people_with_streams(people, streams, photos=20):
+    """Photos of so many people, each with as many streams."""
+    owners = {f"{person} {number}": str(person) for person in range(people) for number in range(streams)}
+    rows = {stream: [("", "")] * photos for stream in owners}
+    return Photos("x", "f", rows, lambda name: b"", owners)
+
+
+def judged_twice(photos, rng):
+    """A reference, and a target whose answers change as each person, not each stream, is served by it: 0 on average."""
+    effect = {person: rng.normal(0, 0.15) for person in photos.streams_of_people()}
+    before, after = {}, {}
+    for stream, rows in photos.people.items():
+        before[stream] = np.repeat(rng.random((len(rows), 1)) < 0.5, 2, axis=1)
+        after[stream] = np.repeat(rng.random((len(rows), 1)) < 0.5 + effect[photos.owners[stream]], 2, axis=1)
+    return [Evaluation("fp32", before), Evaluation("w8a8", after)]
+
+
+def test_an_interval_over_people_holds_the_truth_however_many_streams_they_have():
+    rng, photos = np.random.default_rng(0), people_with_streams(people=30, streams=10)
+    found = [summarise(judged_twice(photos, rng), photos)["rows"][1] for _ in range(100)]
+    for name in ("change", "plain_change"):
+        covered = np.mean([row[name]["low"] <= 0 <= row[name]["high"] for row in found])
+        assert covered > 0.85, f"{name}: {covered:.0%} of the 95 % intervals hold the truth"
+
+
+def test_a_share_of_people_and_their_worst_tenth_do_not_count_streams():
+    photos = people_with_streams(people=20, streams=3)
+    right = {stream: np.ones((20, 2), bool) for stream in photos.people}
+    worse = {**right, "7 0": np.zeros((20, 2), bool)}
+    document = summarise([Evaluation("fp32", right), Evaluation("w8a8", worse)], photos)
+    about, row = document["accuracy_of_targets"], document["rows"][1]
+    assert (about["people"], about["streams"], about["photos"]) == (20, 60, 1200)
+    assert (row["made_worse"], row["made_better"]) == (1 / 20, 0)
+    assert row["worst_decile"] == pytest.approx((2 / 3 + 1) / 2)
+
+
+def test_the_photos_of_one_person_give_no_interval(bundle, tmp_path, capsys):
+    photos = people_with_streams(people=1, streams=10)
+    both = judged_twice(photos, np.random.default_rng(0))
+    document = summarise(
+        [Evaluation("executorch:fp32", both[0].right), Evaluation("onnxruntime:fp32", both[1].right)], photos
+    )
+    row = document["rows"][1]
+    assert "change" not in row
+    assert "plain_change" not in row
+    _print(document)
+    assert "no interval over people" in capsys.readouterr().out
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    kept = record(load_bundle(tmp_path / "b"), document).artifact("head", "onnxruntime").accuracy
+    assert (kept.people, kept.reference, kept.change) == (1, "executorch:fp32", None)
+
+
+# ---- tables that training reads
+
+
+def written(folder, text, encoding="utf-8"):
+    """A folder with this metadata.csv, and a zip of it."""
+    folder.mkdir()
+    (folder / "metadata.csv").write_bytes(text.encode(encoding))
+    with zipfile.ZipFile(folder.with_suffix(".zip"), "w") as archive:
+        archive.write(folder / "metadata.csv", "metadata.csv")
+    return folder, folder.with_suffix(".zip")
+
+
+ROWS = "file_name,label,client\r\na.png,cat,anna\r\nb.png,dog,ben\r\n"
+
+
+def test_a_byte_order_mark_as_excel_writes_it_is_no_part_of_the_first_column(tmp_path):
+    plain, _ = written(tmp_path / "plain", ROWS)
+    for source in written(tmp_path / "excel", ROWS, "utf-8-sig"):
+        found = read_labelled(source, "client", "label", "", 64)
+        assert found.people == read_labelled(plain, "client", "label", "", 64).people
+
+
+@pytest.mark.parametrize(
+    ("cells", "column"), [("c.png,cat", "client"), ("c.png", "client"), ("c.png,cat,anna", "split")]
+)
+def test_a_row_that_ends_early_is_named_by_its_number(tmp_path, cells, column):
+    folder, _ = written(tmp_path / "a", f"file_name,label,client,split\na.png,cat,anna,test\n{cells}\n")
+    with pytest.raises(LabelledDataError, match=f"row 2 ends before the column '{column}'; give it as many cells"):
+        read_labelled(folder, "client", "label", "test", 64)
+
+
+def test_rows_that_name_nobody_are_not_one_person(tmp_path, caplog):
+    folder, _ = written(tmp_path / "a", ROWS + "c.png,cat,\r\nd.png,dog,\r\n")
+    caplog.set_level("WARNING", logger="refocus")
+    found = read_labelled(folder, "client", "label", "", 64)
+    assert list(found.streams_of_people()) == ["anna", "ben"]
+    assert "2 of 4 photos are left out: their row names nobody in the column client" in caplog.text
+
+
+def test_a_table_that_names_nobody_at_all_is_refused(tmp_path):
+    folder, _ = written(tmp_path / "a", "file_name,label,client\na.png,cat,\n")
+    with pytest.raises(LabelledDataError, match="the column 'client' names nobody; name the column that says whose"):
+        read_labelled(folder, "client", "label", "", 64)
+
+
+def test_a_cell_that_no_table_can_hold_is_one_clear_error(tmp_path):
+    folder, _ = written(tmp_path / "a", ROWS + "c.png,cat," + "x" * (csv.field_size_limit() + 1) + "\n")
+    with pytest.raises(LabelledDataError, match=r"expected a folder or zip with metadata\.csv \(field larger"):
+        read_labelled(folder, "client", "label", "", 64)

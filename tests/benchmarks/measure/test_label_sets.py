@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 from msgspec import structs
 
+from refocus.benchmarks.commands.accuracy import label_sets_table
 from refocus.benchmarks.measure import average_precision, mean_average_precision
-from refocus.benchmarks.measure.label_sets import SetAnswers, figures, right_labels, truths
+from refocus.benchmarks.measure.label_sets import (
+    SetAnswers,
+    collected,
+    figures,
+    joined,
+    right_labels,
+    truths,
+    with_controls,
+)
 from refocus.edge.bundle import load_bundle, write_manifest
+from refocus.edge.recognize import Recognizer
 
 
 @pytest.mark.parametrize("ties", [False, True])
@@ -55,6 +65,38 @@ def test_a_gain_with_ones_own_history_is_told_from_one_with_any_history():
     assert found["control"]["foreign"]["right_labels"]["high"] < 0
     assert found["mean_average_precision"]["delivered"] >= found["mean_average_precision"]["plain"]
     assert found["control"]["photos"] == 24
+
+
+def test_the_streams_of_one_person_are_one_person_to_an_interval():
+    rng = np.random.default_rng(2)
+    streams = [person(rng, own=0.6, foreign=0.9) for _ in range(4)]
+    pair = [joined(streams[:2]), joined(streams[2:])]
+    assert pair[0].controlled.tolist() == [6, 11, 18, 23]
+    apart, together = (figures(dict(enumerate(rows)), np.full(4, 0.6)) for rows in (streams, pair))
+    for name in ("own", "foreign"):
+        one, other = (found["control"][name]["right_labels"] for found in (apart, together))
+        assert other["mean"] == pytest.approx(one["mean"])  # the same photos
+        assert (other["low"], other["high"]) != (one["low"], one["high"])  # drawn again as two people, not as four
+    alone = figures({"anna": joined(streams)}, np.full(4, 0.6))
+    assert list(alone) == ["mean_average_precision"]  # one person has no interval
+    label_sets_table([{"target": "onnxruntime:fp32", "label_sets": alone}])
+
+
+def test_the_control_is_never_a_stream_of_the_same_person(bundle, monkeypatch):
+    rng, seen = np.random.default_rng(0), []
+    with Recognizer(bundle, threads=1) as device:
+        features = {name: rng.normal(size=(3, device.width)).astype(np.float32) for name in ("a 0", "a 1", "b 0")}
+        answers = {name: list(device.replay(rows)) for name, rows in features.items()}
+        people = {name: collected(np.ones((3, len(device.card.labels)), bool), rows) for name, rows in answers.items()}
+        answer = device.answer
+        monkeypatch.setattr(device, "answer", lambda feature, history: seen.append(history) or answer(feature, history))
+        with_controls(device, people, features, {"a 0": "a", "a 1": "a", "b 0": "b"})
+        assert len(seen) == 6
+        for number, stranger in enumerate(("b 0", "b 0", "a 0")):
+            for history in seen[2 * number : 2 * number + 2]:
+                np.testing.assert_array_equal(history, features[stranger][: len(history)])
+        alone = with_controls(device, people, features, dict.fromkeys(features, "a"))
+        assert not any(len(one.controlled) for one in alone.values())
 
 
 def test_right_labels_count_what_is_there_and_what_is_not():

@@ -10,7 +10,7 @@ import pytest
 from refocus.benchmarks.measure.accuracy import LabelledDataError, Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
-from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, evaluate_gates, read_limits
+from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, accuracy, evaluate_gates, read_limits
 from refocus.edge.recognize.recognizer import Recognizer
 
 PEOPLE = 40
@@ -86,6 +86,31 @@ def test_too_few_people_judge_nothing():
     few = evidence(photos=np.full(9, 32))
     with pytest.raises(ReleaseError, match="9 people are too few"):
         evaluate_gates(few, GateLimits())
+
+
+def test_one_person_s_photos_have_no_interval():
+    one = Evidence(*(np.full(1, value) for value in (32, 0.5, 0.5, 0.4)), latency_ratio=(1.0, 0.98))
+    gate = evaluate_gates(one, GateLimits(least_people=1), [accuracy])[0]
+    assert "(one person: no interval)" in gate.why
+
+
+def test_streams_of_few_people_are_few_people(bundle, stream):
+    """Two people with several streams each, as `--photos-per-person` makes them, are judged as two and not as six."""
+    owners = {f"{name} {number}": name for name in ("anna", "ben") for number in range(3)}
+    sizes = dict(zip(owners, (4, 1, 1, 2, 2, 2), strict=True))
+    with Recognizer(bundle, threads=1) as recognizer:
+        features = [recognizer.encode(content) for content in stream[:4]]
+        right = [answer.labels[0] for answer in recognizer.replay(features)]
+        wrong = next(label for label in bundle.manifest.head().labels if label not in right)
+    people = {  # the longest stream is recognised, all others are not
+        name: [(str(n), right[n] if name == "anna 0" else wrong) for n in range(size)] for name, size in sizes.items()
+    }
+    photos = Photos("photos", "0" * 64, people, lambda name: stream[int(name)], owners)
+    found = measure(bundle, bundle, photos, rounds=64)
+    assert found.photos.tolist() == [6, 6]
+    assert found.current == pytest.approx([4 / 6, 0])
+    with pytest.raises(ReleaseError, match="2 people are too few"):
+        evaluate_gates(found, GateLimits(latency_ratio=10, least_people=3))
 
 
 def test_limits_are_data(tmp_path):
