@@ -126,7 +126,7 @@ class PhotoTable:
         return replace(self.rows(order), client=client)
 
     def clients(self) -> Iterator[tuple[str, np.ndarray]]:
-        """Each client with the indices of their rows, clients sorted by name, rows in table order; none without rows."""
+        """Each client with the indices of their rows, clients sorted by name, rows in table order; none of no rows."""
         if not len(self):
             return
         order = np.argsort(self.client, kind="stable")

@@ -463,8 +463,8 @@ class Run:
 
     def _prepare(self, device: str) -> Prepared:
         self.check_photos()
-        tell_copies(self.table)
         backbone = self.backbone()
+        tell_copies(self.table)
         bank = self.bank(backbone, device)
         plain = self.plain_classifier(backbone, bank)
         self.parity_photos()
