@@ -111,7 +111,7 @@ def gate(
     label: Annotated[str, typer.Option(help="column with the label")] = "label",
     split: Annotated[str, typer.Option(help="use only rows of this split; default: all")] = "",
     photos_per_person: Annotated[
-        int, typer.Option(min=2, help="photos per pseudo-client; further photos of a person form another one")
+        int, typer.Option(min=2, help="photos per stream; further photos of a person form another stream of theirs")
     ] = 32,
     limits: Annotated[Path | None, typer.Option(help="gate limits, TOML; default: the built-in limits")] = None,
     to: Annotated[str, typer.Option(help="target to evaluate, such as onnxruntime:fp32")] = "onnxruntime:fp32",

@@ -9,13 +9,12 @@ folder can have has one named by a digest, and its name in the files.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,10 +23,9 @@ from safetensors.torch import load_file
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.parameters import Tensors
 from refocus.cloud_train.resume import write_tensors
+from refocus.edge.personal import BY_DIGEST, file_name
 
 SUFFIX = ".safetensors"
-LONGEST = 255  # bytes of a file's name, on all common file systems
-_DIGEST = "+"  # how the other names begin; no quoted name has it
 
 
 @dataclass
@@ -90,20 +88,12 @@ class CheckpointStore:
                     path.unlink()
 
     def _place(self, client: str) -> Path:
-        return self.folder / "clients" / file_name_of(client)
-
-
-def file_name_of(client: str, suffix: str = "") -> str:
-    """A file's name for a client, whatever characters the client's name has and however many; no two have the same."""
-    name = f"{quote(client, safe='')}{suffix}"
-    if name not in ("", ".", "..") and len(name) <= LONGEST:
-        return name
-    return f"{_DIGEST}{hashlib.sha256(client.encode()).hexdigest()}{suffix}"
+        return self.folder / "clients" / file_name(client, "")
 
 
 def _client_of(path: Path) -> str:
     """Whose a file of a client is."""
-    if not path.parent.name.startswith(_DIGEST):
+    if not path.parent.name.startswith(BY_DIGEST):
         return unquote(path.parent.name)
     with safe_open(path, "pt") as file:
         return str((file.metadata() or {})["client"])

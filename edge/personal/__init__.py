@@ -2,6 +2,7 @@
 
 from refocus.edge.personal.programs import Load, PersonalPrograms, SessionPool
 from refocus.edge.personal.received_files import (
+    BY_DIGEST,
     CHECKPOINT,
     FORMAT,
     FORMAT_VERSION,
@@ -13,6 +14,7 @@ from refocus.edge.personal.received_files import (
 from refocus.edge.personal.store import KEPT_MAPPED, PersonalWeightStore
 
 __all__ = [
+    "BY_DIGEST",
     "CHECKPOINT",
     "FORMAT",
     "FORMAT_VERSION",

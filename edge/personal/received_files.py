@@ -5,6 +5,7 @@ The header is not signed: it keeps a whole file from serving the wrong person or
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
 from refocus.edge.errors import PersonalWeightsError
 from refocus.edge.files import read_file
+
+LONGEST_NAME = 255  # bytes of a file's name, on all common file systems
+BY_DIGEST = "+"  # how names begin that are no file's when quoted: too long, or dots alone; no quoted name has it
 
 MAX_BYTES = 512 * 1024**2
 METHOD, CHECKPOINT, FORMAT = "method", "checkpoint_sha256", "format"  # in the header
@@ -38,9 +42,13 @@ class ForBundle:
     models: tuple[str, ...]
 
 
-def file_name(person: str) -> str:
-    """What the file of a person, or of a group of people, is called, whatever characters the name has."""
-    return f"{quote(person, safe='')}.safetensors"
+def file_name(person: str, suffix: str = ".safetensors") -> str:
+    """What the file of a person, or of a group of people, is called, whatever characters the name has and however many;
+    no two have the same."""
+    name = f"{quote(person, safe='')}{suffix}"
+    if name not in ("", ".", "..") and len(name) <= LONGEST_NAME:
+        return name
+    return f"{BY_DIGEST}{hashlib.sha256(person.encode()).hexdigest()}{suffix}"
 
 
 def read_personal(path: Path, bundle: Bundle, person: str = "") -> ForBundle:

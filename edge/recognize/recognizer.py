@@ -233,7 +233,7 @@ class Recognizer:
         self.head, self.head_passed_over = served.program, served.passed_over
         if self.head.artifact.runtime == NATIVE:
             own = NATIVE, self.head.artifact.precision
-            ensure_checked(bundle, self.card.name, *own, provider, lambda: nobody(head_target=":".join(own)))
+            ensure_checked(bundle, self.card.name, *own, provider, lambda: nobody(head_target=":".join(own)), stock)
         self._encoders = PersonalPrograms(
             partial(load_program, bundle, "encoder", runtime, precision, *where, time_limit=time_limit),
             weights,

@@ -118,6 +118,7 @@ def ensure_checked(
     precision: str,
     provider: str,
     load: Callable[[], AbstractContextManager[Replays[Answered]]],
+    encoder: str = "",
 ) -> None:
     """On arm64, where runtimes differ most between processors: runs the self-test of one head and target the first time
     that this machine loads them, before the first answer.
@@ -128,6 +129,7 @@ def ensure_checked(
 
     Args:
         load: opens a recogniser of that head and target, of nobody.
+        encoder: of a native head, the target of the encoder that it serves behind.
 
     Raises:
         BundleError: this machine computes another answer than the bundle expects.
@@ -138,12 +140,18 @@ def ensure_checked(
     if runtime not in RUNTIMES:  # which loading it will say
         return
     role, target = "head" if runtime == "native" else "encoder", f"{runtime}:{precision}"
-    version = loader_of(bundle.artifact(role, runtime, precision, head)).VERSION
-    passed = _passed_file(bundle, head, target, provider, version)
+    artifact = bundle.artifact(role, runtime, precision, head)
+    version, other = loader_of(artifact).VERSION, ""
+    if role == "head":  # its answers were recorded behind the first encoder that it accepts
+        first = next(
+            p for p in bundle.targets(head) if bundle.artifact("encoder", *p).feature_space in artifact.accepts
+        )
+        other = "" if ":".join(first) == encoder else encoder
+    passed = _passed_file(bundle, head, target, provider, version, *([other] if other else []))
     if passed is not None and passed.exists():
         return
     with checking(), load() as recognizer:
-        found = compared(bundle, head, target, answer_all(bundle, recognizer), "")
+        found = compared(bundle, head, target, answer_all(bundle, recognizer), "", other)
     if found.failures:
         raise BundleError(
             f"{bundle.folder} fails its self-test on this processor with {runtime} {version}:"

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.federated.checkpoint import SUFFIX, file_name_of
 from refocus.cloud_train.federated.client_data import Client
 from refocus.cloud_train.federated.delivery.deliver import deliver, used
 from refocus.cloud_train.federated.methods import find_method, title_of
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.progress import track
 from refocus.edge.bundle import Bundle
-from refocus.edge.personal import PersonalWeightStore, read_personal
+from refocus.edge.personal import PersonalWeightStore, file_name, read_personal
 from refocus.edge.recognize import Recognizer, profile_path
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
@@ -97,7 +96,7 @@ def _through(
     """Adds what a bundle answers to each client's photos."""
     store = PersonalWeightStore(scratch / "weights", sync=False)
     for number, client in enumerate(members):
-        received = read_personal(checkpoint.path.parent / "clients" / file_name_of(client.name, SUFFIX), bundle)
+        received = read_personal(checkpoint.path.parent / "clients" / file_name(client.name), bundle)
         for model in received.models:
             store.put(f"own-{number}", model, received.weights)
             store.put(f"other-{(number - 1) % len(members)}", model, received.weights)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.federated.checkpoint import SUFFIX, RoundCheckpoint, file_name_of
+from refocus.cloud_train.federated.checkpoint import RoundCheckpoint
 from refocus.cloud_train.federated.client import Participant
 from refocus.cloud_train.federated.methods import Carrier, Method, find_method
 from refocus.cloud_train.federated.parameters import ClientNetwork, Tensors, tensors_of
@@ -30,7 +30,7 @@ from refocus.cloud_train.federated.server import Server
 from refocus.cloud_train.federated.towers import classes_of_map
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.edge.personal import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON
+from refocus.edge.personal import CHECKPOINT, FORMAT, FORMAT_VERSION, METHOD, PERSON, file_name
 from refocus.export.program import Card, Checkpoint, load_checkpoint, save_checkpoint
 
 PARITY_SEED, PARITY_PEOPLE, PARITY_PHOTOS = 2000, 4, 12
@@ -73,7 +73,7 @@ def _write(run: FederatedRun, name: str, seed: int, rates: Rates, unfinished: Pa
     training = {"data": run.clients.fingerprint, "seed": seed, "rates": str(rates), "method": name}
     written = _checkpoints(run, parts, training, unfinished, body, defaults)
     for client, tensors in of_clients.items():
-        path = unfinished / "clients" / file_name_of(client, SUFFIX)
+        path = unfinished / "clients" / file_name(client)
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {METHOD: name, CHECKPOINT: written.card.sha256, PERSON: client, FORMAT: FORMAT_VERSION}
         save_file(tensors, path, header)

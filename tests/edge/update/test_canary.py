@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.files import file_sha256
+from refocus.edge.recognize import self_test as tests_of_itself
 from refocus.edge.recognize.check import check
+from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.runtimes import base
 from refocus.edge.update.canary import self_test
 
@@ -64,6 +67,16 @@ def test_a_native_head_is_judged_behind_the_encoder_of_this_device(native, tmp_p
     assert self_test(perturbed(native, tmp_path / "first", DEVICE, "native:w16"), "onnxruntime:fp16") == ""
     wrong = perturbed(native, tmp_path / "own", "onnxruntime:fp16")
     assert "native:w16: self-test/02" in self_test(wrong, "onnxruntime:fp16")
+
+
+def test_a_machine_that_tests_before_its_first_answer_expects_what_its_own_encoder_gives(native, tmp_path, monkeypatch):
+    """As arm64 does: with answers of the first encoder a sound native head behind another one would be refused."""
+    monkeypatch.setattr(tests_of_itself, "ARM64", {platform.machine().lower()})
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with Recognizer(perturbed(native, tmp_path / "first", DEVICE, "native:w16"), precision="fp16") as device:
+        assert device.head.artifact.runtime == "native"
+    with pytest.raises(BundleError, match="fails its self-test on this processor with native"):
+        Recognizer(perturbed(native, tmp_path / "native", "native:w16"))
 
 
 def with_broken_target(bundle, folder):
