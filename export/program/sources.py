@@ -1,19 +1,15 @@
 """Networks from outside: ``timm:NAME``, ``package.module:function``, or a program that ``torch.export`` saved (.pt2).
 
 A name before the colon that an installed package offers in the entry-point group ``refocus.networks`` is looked up
-there; timm is one. Anything else is imported. A function and a .pt2 file are code of the caller's own: they run.
+there; timm is one. Anything else is imported. A function is code of the caller's own: it runs.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib
-import io
 import json
-import pickle
-import re
 import sys
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -37,6 +33,7 @@ from refocus.export.program.network import (
     gives_probabilities,
     logits_of,
 )
+from refocus.export.program.saved_program import checked_copy
 
 PROBABILITIES = "probabilities, of which the logarithm is taken"  # as ``source["outputs"]`` of such a network
 RANDOM = "random"  # as ``versions["weights"]`` of a network that came without weights
@@ -49,11 +46,6 @@ IMAGENET = Preprocessing(
     decoder="pillow-scaled",
 )
 _MAX_LABELS_BYTES = 16 << 20
-_MAX_MEMBER_BYTES = 256 << 20  # of a saved program's graph, of its sample inputs, of each of its configurations
-_CONFIGS = ("data/weights/model_weights_config.json", "data/constants/model_constants_config.json")
-_MODEL, _SAMPLES = "models/model.json", "data/sample_inputs/model.pt"
-_FORMAT = {"archive_format", "archive_version", "byteorder", "version", ".data/version"}
-_PLAIN = re.compile("(weight|tensor)_[0-9]+")  # files of tensors as plain bytes
 
 
 @dataclass(frozen=True)
@@ -253,7 +245,7 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
         raise ExportError(f"{path}: no such file; expected a program of torch.export.save")
     content = read_file(path, path.stat().st_size, "a program of torch.export.save", ExportError)
     digest = hashlib.sha256(content).hexdigest()
-    checked, saved_by = _checked_copy(content, path)
+    checked, saved_by = checked_copy(content, path)
     del content
     try:
         program = torch.export.load(checked)
@@ -276,91 +268,6 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     share = IMAGENET.resize_shorter / IMAGENET.crop
     stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
     return Found(program.module(), stated, versions={"program_sha256": digest})
-
-
-def _checked_copy(content: bytes, path: Path) -> tuple[io.BytesIO, str]:
-    """An archive of all that a saved program consists of, and the version of torch that saved it.
-
-    Torch unpickles tensors that a configuration calls pickled, constants whose files are not named as tensors', what
-    its older formats hold and, where reading them as tensors alone fails, the sample inputs. The archive has none of
-    these but the sample inputs, which were read as tensors alone and saved again.
-
-    Raises:
-        ExportError: it is no such file, or tensors do not lie in it as plain bytes, as torch writes them since 2.9.
-    """
-    copy = io.BytesIO()
-    try:
-        with _opened(content) as archive, zipfile.ZipFile(copy, "w") as kept:
-            found = {member.filename.partition("/")[2]: member for member in archive.infolist()}
-            if not found.keys() >= {"archive_format", *_CONFIGS}:
-                raise ExportError(_pickled(path, "it is in an older format"))
-            small = {name: _read(archive, found[name]) for name in (*_FORMAT & found.keys(), *_CONFIGS, _MODEL)}
-            for name in _CONFIGS:
-                config = _object(json.loads(small[name]), name)
-                small[name] = json.dumps(config).encode()  # what is checked is what torch reads
-                for file in _files_of(config, name, path):
-                    kept.writestr(f"program/{file}", archive.read(found[file]))
-            small[_SAMPLES] = _tensors_alone(_read(archive, found[_SAMPLES]), path)
-            for name, member in small.items():
-                kept.writestr(f"program/{name}", member)
-        saved_by = _object(json.loads(small[_MODEL]), _MODEL).get("torch_version", "of another version")
-    except ExportError:
-        raise
-    except Exception as error:  # zipfile, its decompressors and json raise many types
-        raise ExportError(f"{path} is not a program of torch.export.save ({told(error)})") from None
-    copy.seek(0)
-    return copy, str(saved_by)[:40].partition("+")[0]
-
-
-def _files_of(config: dict[str, Any], name: str, path: Path) -> set[str]:
-    """The files of tensors that a configuration lists; ExportError where one is pickled."""
-    files = set()
-    for tensor, value in _object(config["config"], name).items():
-        entry = _object(value, name)
-        if entry.get("use_pickle") or not _PLAIN.fullmatch(str(entry.get("path_name"))):
-            raise ExportError(_pickled(path, f"{tensor} is pickled"))
-        files.add(f"{name.rpartition('/')[0]}/{entry['path_name']}")
-    return files
-
-
-def _tensors_alone(samples: bytes, path: Path) -> bytes:
-    """Sample inputs that ``torch.save`` wrote, read as tensors and plain values alone, and saved again; b"" if none."""
-    if not samples:
-        return samples
-    buffer = io.BytesIO()
-    try:
-        with _opened(samples):
-            torch.save(torch.load(io.BytesIO(samples), "cpu", weights_only=True), buffer)
-    except Exception as error:  # torch raises many types
-        why = "objects" if isinstance(error, pickle.UnpicklingError) else told(error)  # torch says how to load them
-        raise ExportError(_pickled(path, f"its sample inputs are not tensors alone ({why})")) from None
-    return buffer.getvalue()
-
-
-def _opened(content: bytes) -> zipfile.ZipFile:
-    """A zip archive whose members are together no larger than itself, as torch writes them (ValueError)."""
-    archive = zipfile.ZipFile(io.BytesIO(content))
-    if sum(member.file_size for member in archive.infolist()) > len(content):
-        raise ValueError("its members are larger than the file")
-    return archive
-
-
-def _read(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
-    """A member that holds no weights (ValueError)."""
-    if member.file_size > _MAX_MEMBER_BYTES:
-        raise ValueError(f"{member.filename} has {member.file_size} bytes, the limit is {_MAX_MEMBER_BYTES}")
-    return archive.read(member)
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    """A JSON object, from the member of that name (ValueError)."""
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} holds a {type(value).__name__}, expected an object")
-    return value
-
-
-def _pickled(path: Path, what: str) -> str:
-    return f"{path}: {what}, and pickles are never opened; save it again with torch 2.9 or newer"
 
 
 def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -18,7 +19,7 @@ from safetensors.torch import save, save_file
 from torch import nn
 
 from refocus.export.errors import ExportError
-from refocus.export.program import NetworkSettings, open_network, sources, weights_hash
+from refocus.export.program import NetworkSettings, open_network, saved_program, weights_hash
 from refocus.export.program.sources import is_network
 from tests.weights_hub import weights_hub
 
@@ -403,8 +404,77 @@ def test_a_graph_of_a_saved_program_that_is_no_object_is_refused(tmp_path):
         open_network(str(evil), NetworkSettings())
 
 
+def rewritten(value, old, new):
+    """JSON with another text in the place of one, wherever it stands."""
+    if isinstance(value, dict):
+        return {rewritten(key, old, new): rewritten(inner, old, new) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rewritten(inner, old, new) for inner in value]
+    return new if value == old else value
+
+
+def for_any_number(tmp_path):
+    """A saved program for any number of photos, whose sizes are expressions, and the text of one of them."""
+    network = timm.create_model("resnet10t", num_classes=3, channels=[8, 8, 8, 8], stem_width=8).eval()
+    free = ({0: torch.export.Dim("photos", min=1, max=8)},)
+    program = torch.export.export(network, (torch.zeros(2, 3, 32, 32),), dynamic_shapes=free)
+    torch.export.save(program, tmp_path / "free.pt2")
+    with zipfile.ZipFile(tmp_path / "free.pt2") as archive:
+        (graph,) = (archive.read(name).decode() for name in archive.namelist() if name.endswith("models/model.json"))
+    return tmp_path / "free.pt2", re.search('"expr_str": "([^"]+)"', graph)[1]
+
+
+def test_a_program_for_any_number_of_photos_is_read(tmp_path):
+    path, size = for_any_number(tmp_path)
+    assert size.startswith("Symbol('s")
+    network = open_network(str(path), NetworkSettings())
+    assert network.module(torch.zeros(3, 3, 32, 32)).shape == (3, 3)
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["__import__('pathlib').Path('MARK').touch()", "Add('__import__(\"pathlib\").Path(\"MARK\").touch()', 1)",
+     "exec(Symbol('x'))", "Symbol.__new__(Symbol, 's0')", "[Symbol('s0')]", "lambdify(Symbol('x'), 1)"],
+)  # fmt: skip
+def test_an_expression_of_a_size_that_would_run_as_code_is_refused_and_does_not(tmp_path, code):
+    path, size = for_any_number(tmp_path)
+    mark = tmp_path / "mark"
+    change = of_json(lambda graph: rewritten(graph, size, code.replace("MARK", str(mark))))
+    with pytest.raises(ExportError, match="is no expression of sizes; it would run as code"):
+        open_network(str(changed(path, {"models/model.json": change})), NetworkSettings())
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Symbol('s77', positive=True, integer=True)", "s77 + 1", "2*s0 - u1", "Max(1, s0)", "Eq(Mod(s0, 2), 0)",
+     "Add(FloorDiv(Add(Symbol('s1', integer=True), Integer(-1)), Integer(2)), Integer(1))", "Float('1.5', precision=53)",
+     "(s0 >= 1) & (s0 < 8)", "true"],
+)  # fmt: skip
+def test_expressions_that_torch_writes_are_sizes(text):
+    assert saved_program._is_of_sizes(text)
+
+
+def test_guards_of_a_program_are_left_out_and_do_not_run(tmp_path):
+    mark = tmp_path / "mark"
+    guard = f"__import__('pathlib').Path({str(mark)!r}).touch() or True"
+    evil = changed(saved(tmp_path), {"models/model.json": of_json(lambda graph: graph | {"guards_code": [guard]})})
+    network = open_network(str(evil), NetworkSettings())
+    network.module(torch.zeros(1, 3, 32, 32))
+    assert not mark.exists()
+
+
+def test_a_name_that_would_end_a_string_in_torchs_code_is_refused(tmp_path):
+    def named(graph):
+        spec = next(s["parameter"] for s in graph["graph_module"]["signature"]["input_specs"] if "parameter" in s)
+        return rewritten(graph, spec["parameter_name"], 'x"), print("')
+
+    with pytest.raises(ExportError, match="is no name, and torch writes names into code"):
+        open_network(str(changed(saved(tmp_path), {"models/model.json": of_json(named)})), NetworkSettings())
+
+
 def test_a_graph_or_sample_inputs_beyond_the_limit_are_refused_unread(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_MAX_MEMBER_BYTES", 2000)
+    monkeypatch.setattr(saved_program, "_MAX_MEMBER_BYTES", 2000)
     with pytest.raises(ExportError, match=r"models/model.json has \d+ bytes, the limit is 2000"):
         open_network(str(saved(tmp_path)), NetworkSettings())
 
