@@ -275,7 +275,7 @@ def test_help_of_every_command_imports_no_torch():
 def test_a_mistake_in_a_setting_does_not_wait_for_libraries_that_only_training_needs():
     code = (
         "import sys\nimport refocus.cloud_train.train\n"
-        "assert not {'timm', 'torchvision', 'lightning_fabric', 'onnxruntime', 'matplotlib'} & set(sys.modules)"
+        "assert not {'timm', 'torchvision', 'lightning_fabric', 'onnxruntime', 'matplotlib', 'sympy'} & set(sys.modules)"
     )
     done = run_python(code)
     assert done.returncode == 0, done.stderr

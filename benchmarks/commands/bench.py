@@ -7,12 +7,15 @@ import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from refocus.edge.commands import MEASURE, Json, ThreadsOption, words
+
+if TYPE_CHECKING:
+    from refocus.benchmarks.document.schema import Conditions, Mode
 
 logger = logging.getLogger(__name__)
 
@@ -112,23 +115,14 @@ def run_bench(
     as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
 ) -> None:
     """Measure bundles on this machine or device. See also: refocus bench compare, report and suite (--help each)."""
-    import msgspec
-
     from refocus.benchmarks import modes
     from refocus.benchmarks.document.schema import BenchError, write_document
-    from refocus.benchmarks.measure.timer import DEFAULT
     from refocus.benchmarks.run import Labelled, Plan, run
 
-    custom = queries or seconds
-    if quick and custom:
-        given = " and ".join(name for name, value in (("--queries", queries), ("--seconds", seconds)) if value)
-        raise BenchError(f"--quick has conditions of its own; leave out --quick, or {given}")
-    conditions = msgspec.structs.replace(
-        DEFAULT, min_queries=queries or DEFAULT.min_queries, min_seconds=seconds or DEFAULT.min_seconds
-    )
+    conditions, mode = _conditions(quick, queries, seconds)
     plan = Plan(
         conditions=conditions,
-        mode="quick" if quick else "custom" if custom else "default",
+        mode=mode,
         runtimes=(*words(runtime),),
         precisions=(*words(precision),),
         only=(*words(only),),
@@ -167,6 +161,30 @@ def run_bench(
             keep = partial(write_document, path=file) if file else (lambda found: None)
             document = run(bundles, plan, Path(scratch), command, logger.info, keep)
     _deliver(document, file, as_json)
+
+
+def _conditions(quick: bool, queries: int, seconds: float) -> tuple[Conditions, Mode]:
+    """Conditions of a measurement, and the mode that a document names them by.
+
+    Args:
+        queries, seconds: at least; 0: the default.
+
+    Raises:
+        BenchError: ``quick`` has others than these.
+    """
+    import msgspec
+
+    from refocus.benchmarks.document.schema import BenchError
+    from refocus.benchmarks.measure.timer import DEFAULT
+
+    custom = queries or seconds
+    if quick and custom:
+        given = " and ".join(name for name, value in (("--queries", queries), ("--seconds", seconds)) if value)
+        raise BenchError(f"--quick has conditions of its own; leave out --quick, or {given}")
+    conditions = msgspec.structs.replace(
+        DEFAULT, min_queries=queries or DEFAULT.min_queries, min_seconds=seconds or DEFAULT.min_seconds
+    )
+    return conditions, "quick" if quick else "custom" if custom else "default"
 
 
 def _choose(bundles: list[Path], plan: Any, forget: bool, as_json: bool) -> None:

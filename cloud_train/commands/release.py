@@ -124,11 +124,11 @@ def gate(
     from refocus.cloud_train.errors import ReleaseError
     from refocus.cloud_train.release.evidence import measure
     from refocus.cloud_train.release.gates import evaluate_gates, read_limits
-    from refocus.edge.bundle import find_runtime, load_bundle
+    from refocus.edge.bundle import load_bundle
 
     most, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
     runtime, _, precision = to.partition(":")
-    evidence = measure(load_bundle(current), load_bundle(candidate), people, (find_runtime(runtime), precision))
+    evidence = measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision))
     rows = evaluate_gates(evidence, most)
     print_result([asdict(row) for row in rows], map(str, rows), as_json)
     failed = [row for row in rows if not row.passed]

@@ -92,7 +92,7 @@ class CheckpointStore:
 
 
 def _client_of(path: Path) -> str:
-    """Whose a file of a client is."""
+    """The client's name: of its folder, or in the file where the folder is named by a digest."""
     if not path.parent.name.startswith(BY_DIGEST):
         return unquote(path.parent.name)
     with safe_open(path, "pt") as file:

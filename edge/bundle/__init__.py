@@ -48,7 +48,6 @@ from refocus.edge.bundle.precision import (
     PrecisionName,
     find_named_target,
     find_precision,
-    find_runtime,
 )
 from refocus.edge.bundle.table import artifact_table
 from refocus.edge.bundle.tensor_file import encode_tensors
@@ -108,7 +107,6 @@ __all__ = [
     "filled",
     "find_named_target",
     "find_precision",
-    "find_runtime",
     "load_bundle",
     "model_of",
     "pack",

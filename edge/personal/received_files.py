@@ -43,8 +43,8 @@ class ForBundle:
 
 
 def file_name(person: str, suffix: str = ".safetensors") -> str:
-    """What the file of a person, or of a group of people, is called, whatever characters the name has and however many;
-    no two have the same."""
+    """Name of the file of a person, or of a group of people, whose name may have any characters and any length; no two
+    have the same."""
     name = f"{quote(person, safe='')}{suffix}"
     if name not in ("", ".", "..") and len(name) <= LONGEST_NAME:
         return name

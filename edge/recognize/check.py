@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 from refocus.edge.bundle.load import Bundle
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.recognize.self_test import Check, answer_all, checking, compared
+from refocus.edge.recognize.self_test import Check, accepted_encoders, answer_all, checking, compared
 from refocus.edge.recognize.serving_head import NATIVE
 
 
@@ -66,6 +68,6 @@ def head_targets(bundle: Bundle, head: str, encoder: str = "") -> list[tuple[tup
     found = [(pair, ":".join(pair)) for pair in pairs]
     for artifact in bundle.manifest.artifacts:
         if artifact.role == "head" and artifact.runtime == NATIVE and artifact.head == head:
-            behind = (p for p in pairs if bundle.artifact("encoder", *p).feature_space in artifact.accepts)
-            found += [(pair, artifact.target) for pair in [*behind][:1]]
+            behind = (pair for pair in accepted_encoders(bundle, head, artifact) if pair in pairs)
+            found += [(pair, artifact.target) for pair in itertools.islice(behind, 1)]
     return found

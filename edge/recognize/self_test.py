@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from refocus.edge.bundle.load import Bundle
-from refocus.edge.bundle.manifest import EAGER, SelfTestAnswer
+from refocus.edge.bundle.manifest import EAGER, Artifact, SelfTestAnswer
 from refocus.edge.errors import BundleError
 from refocus.edge.files import cache_folder
 from refocus.edge.runtimes.base import ARM64, RUNTIMES, loader_of
@@ -111,6 +111,12 @@ def compared(
     return Check(head, target, ran_on, "", len(answers), same, largest, tolerance, whose, tuple(failures))
 
 
+def accepted_encoders(bundle: Bundle, head: str, native: Artifact) -> Iterator[tuple[str, str]]:
+    """Encoders, by runtime and precision, whose features a native head accepts. Its expected answers are those behind
+    the first one."""
+    return (p for p in bundle.targets(head) if bundle.artifact("encoder", *p).feature_space in native.accepts)
+
+
 def ensure_checked(
     bundle: Bundle,
     head: str,
@@ -142,11 +148,8 @@ def ensure_checked(
     role, target = "head" if runtime == "native" else "encoder", f"{runtime}:{precision}"
     artifact = bundle.artifact(role, runtime, precision, head)
     version, other = loader_of(artifact).VERSION, ""
-    if role == "head":  # its answers were recorded behind the first encoder that it accepts
-        first = next(
-            p for p in bundle.targets(head) if bundle.artifact("encoder", *p).feature_space in artifact.accepts
-        )
-        other = "" if ":".join(first) == encoder else encoder
+    if role == "head":
+        other = "" if ":".join(next(accepted_encoders(bundle, head, artifact))) == encoder else encoder
     passed = _passed_file(bundle, head, target, provider, version, *([other] if other else []))
     if passed is not None and passed.exists():
         return

@@ -11,9 +11,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-import sympy
 import torch
-from torch.utils._sympy import functions
 
 from refocus.export.errors import ExportError, told
 
@@ -95,6 +93,9 @@ def _plain(value: Any, path: Path, key: str = "") -> Any:
 
 def _is_of_sizes(text: str) -> bool:
     """Whether sympy, which evaluates Python, makes a size of an expression, and nothing else."""
+    import sympy  # takes seconds, and of commands only an export of such a program needs it
+    from torch.utils._sympy import functions
+
     if len(text) > _MAX_EXPRESSION:
         return False
     for node in ast.walk(ast.parse(text, mode="eval")):

@@ -325,7 +325,7 @@ class Marks:
 
 
 def marking(file, **more):
-    """What ``torch.save`` makes of tensors beside an object that makes a file when it is unpickled."""
+    """Bytes of ``torch.save`` of tensors beside an object that makes a file when it is unpickled."""
     buffer = io.BytesIO()
     torch.save(((torch.zeros(1, 3, 32, 32), Marks(file)), {}), buffer, **more)
     return buffer.getvalue()
