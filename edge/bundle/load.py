@@ -126,14 +126,17 @@ class Bundle:
         """Checks that a bundle at ``out`` would replace an earlier one, an empty folder, or nothing.
 
         Raises:
-            BundleError: other files are there, which would be removed.
+            BundleError: other files are there, which would be removed, or a bundle that cannot be read, whose own files
+                cannot be told from others.
         """
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
             return
+        if not (out / MANIFEST).exists():
+            raise BundleError(f"{out} is not replaced: it is not a bundle; choose another folder")
         try:
             there = Bundle(out, _manifest_of(out))
         except BundleError as error:
-            raise BundleError(f"{out} would be replaced, but {error}; or choose another folder") from None
+            raise BundleError(f"{out} is not replaced: {error}; move it elsewhere, or choose another folder") from None
         if name := there.foreign_file():
             raise BundleError(
                 f"{out} holds {printable(name)}, which is no file of its bundle and would be removed with it; move it"

@@ -31,8 +31,8 @@ from refocus.edge.bundle.manifest import (
 from refocus.edge.bundle.precision import find_named_target
 from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Files, tree_digest
-from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError, TaskError
-from refocus.edge.files import printable, working_folder
+from refocus.edge.errors import BundleError, PersonalWeightsError, TaskError
+from refocus.edge.files import working_folder
 from refocus.edge.taper.description import choose
 from refocus.edge.taper.weight_mixing import MixedNetwork, mask, places, predict_mixers, write_shifted, write_weights
 
@@ -285,8 +285,7 @@ class Bank:
             targets: as ``onnxruntime:fp32``; default: all that the bank has.
 
         Raises:
-            RefocusError: ``out`` is something else.
-            BundleError: the bank has no such target.
+            BundleError: ``out`` is something else, or the bank has no such target.
         """
         _check_out(out)
         chosen = self._artifacts(targets)
@@ -400,18 +399,10 @@ def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
 
 
 def _check_out(out: Path) -> None:
-    if not out.exists():
-        return
-    try:
-        found = decode_manifest((out / MANIFEST).read_bytes(), str(out / MANIFEST))
-    except (OSError, BundleError):
-        raise RefocusError(f"--out {out} exists and is not a bundle that can be read; choose another folder") from None
-    if found.bank is not None:
-        raise RefocusError(f"--out {out} is a bank; choose another folder")
-    if name := Bundle(out, found).foreign_file():
-        raise RefocusError(
-            f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder"
-        )
+    Bundle.check_replaceable(out)
+    manifest = out / MANIFEST
+    if manifest.exists() and decode_manifest(manifest.read_bytes(), str(manifest)).bank is not None:
+        raise BundleError(f"{out} is a bank; choose another folder")
 
 
 def _broken(folder: Path, why: str) -> BundleError:

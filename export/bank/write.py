@@ -31,7 +31,7 @@ from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_p
 from refocus.export.bundle.attempt import Attempt, Exported
 from refocus.export.bundle.proof import Model, prove
 from refocus.export.bundle.worker_process import WorkerProcess
-from refocus.export.bundle.write import build, refuse_other_folder
+from refocus.export.bundle.write import build
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
@@ -120,7 +120,7 @@ def export_bank_targets(
         ParityError: a program, with the generic weights in its weight file, does not compute what PyTorch computes.
     """
     source = read_source(checkpoint)
-    refuse_other_folder(out)
+    Bundle.check_replaceable(out)
     attempt = Attempt(_check_flags(export), export.partial)
     title = name or checkpoint.path.stem
 

@@ -13,16 +13,13 @@ from pathlib import Path
 import msgspec
 
 from refocus.edge.bundle import (
-    MANIFEST,
     Artifact,
     Bundle,
     Preprocessing,
-    decode_manifest,
     put_in_place,
     write_manifest,
 )
-from refocus.edge.errors import BundleError
-from refocus.edge.files import locked, printable
+from refocus.edge.files import locked
 from refocus.export.bundle.artifacts import (
     Export,
     Job,
@@ -73,7 +70,7 @@ def export_targets(
         ExportError: the flags or the checkpoints do not allow it.
         ParityError: an artifact, or if partial every target's, does not compute what PyTorch computes.
     """
-    refuse_other_folder(out)
+    Bundle.check_replaceable(out)
     attempt = Attempt(export.targets, export.partial)
     encoder = _one_encoder(checkpoints)
     if encoder.preprocessing is None:
@@ -110,20 +107,6 @@ def export_targets(
 
     bundle = build(out, write)
     return Exported(bundle, attempt.outcomes(bundle))
-
-
-def refuse_other_folder(out: Path) -> None:
-    """Raises ExportError if a folder is there that is not a bundle, or holds more than one."""
-    if not out.exists():
-        return
-    if not (out / MANIFEST).exists():
-        raise ExportError(f"--out {out} exists and is not a bundle; choose another folder")
-    try:
-        there = Bundle(out, decode_manifest((out / MANIFEST).read_bytes(), str(out / MANIFEST)))
-    except BundleError:  # damaged, or of another version: what belongs to it cannot be told
-        return
-    if name := there.foreign_file():
-        raise ExportError(f"--out {out} holds {printable(name)}, which is no file of its bundle; choose another folder")
 
 
 def build(out: Path, write: Callable[[Path], object]) -> Bundle:

@@ -115,8 +115,6 @@ def pull_bundle(place: Place, out: Path, sha256: str = "", endpoint: str = "") -
             its bundle's.
         HubError: the hub cannot be reached or refuses, or the manifest is not the expected one.
     """
-    if out.exists() and not (out / MANIFEST).is_file():
-        raise HubError(f"{out} exists and is not a bundle; give another --out")
     Bundle.check_replaceable(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".refocus-", dir=out.parent) as temporary:

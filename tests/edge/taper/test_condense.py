@@ -274,7 +274,8 @@ def test_a_vector_of_another_encoder_is_refused(bank, vector):
 
 def test_a_folder_that_is_no_bundle_or_is_a_bank_is_never_replaced(bank, bank_bundle, tmp_path):
     (tmp_path / "photos").mkdir()
-    with pytest.raises(RefocusError, match="exists and is not a bundle"):
+    (tmp_path / "photos" / "1.jpg").touch()
+    with pytest.raises(RefocusError, match="photos is not replaced: it is not a bundle"):
         bank.condense(bank.task(FOXES), tmp_path / "photos")
     with pytest.raises(RefocusError, match="is a bank; choose another folder"):
         bank.condense(bank.task(FOXES), bank_bundle.folder)
@@ -285,7 +286,7 @@ def test_a_folder_whose_manifest_is_somebody_elses_is_never_replaced(manifest, b
     site = tmp_path / "site"
     site.mkdir()
     (site / "manifest.json").write_bytes(manifest)
-    with pytest.raises(RefocusError, match="exists and is not a bundle that can be read"):
+    with pytest.raises(RefocusError, match="site is not replaced: .*; move it elsewhere, or choose another folder"):
         bank.condense(bank.task(FOXES), site)
     assert (site / "manifest.json").read_bytes() == manifest
 

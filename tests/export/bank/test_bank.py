@@ -15,6 +15,7 @@ from torch.func import functional_call
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.program import taper_bank
 from refocus.edge.bundle.load import load_bundle, write_manifest
+from refocus.edge.errors import BundleError
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import Bank
@@ -193,14 +194,15 @@ def test_what_a_bank_cannot_be_exported_to_is_said_first(bank_checkpoint, stream
 
 
 def test_a_folder_that_is_no_bundle_stays(bank_checkpoint, streams, tmp_path):
-    with pytest.raises(ExportError, match="exists and is not a bundle"):
+    (tmp_path / "thesis.txt").write_text("years")
+    with pytest.raises(BundleError, match="is not replaced: it is not a bundle"):
         export_bank(bank_checkpoint, tmp_path, Export(["onnx:fp32"]), streams)
 
 
 def test_files_that_somebody_put_into_a_bundle_stay(bank_checkpoint, streams, bank_bundle, tmp_path):
     shutil.copytree(bank_bundle.folder, tmp_path / "bank")
     (tmp_path / "bank" / "notes.txt").write_text("mine")
-    with pytest.raises(ExportError, match="holds notes.txt, which is no file of its bundle"):
+    with pytest.raises(BundleError, match="holds notes.txt, which is no file of its bundle"):
         export_bank(bank_checkpoint, tmp_path / "bank", Export(["onnx:fp32"]), streams)
     assert (tmp_path / "bank" / "notes.txt").read_text() == "mine"
 

@@ -161,7 +161,7 @@ def test_a_repository_without_a_bundle_is_named(hub, tmp_path):
 def test_a_folder_that_is_no_bundle_is_not_replaced(hub, bundle, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years")
-    with pytest.raises(RefocusError, match="is not a bundle; give another --out"):
+    with pytest.raises(RefocusError, match="mine is not replaced: it is not a bundle"):
         pull_bundle(Place(NAME), tmp_path / "mine", endpoint=hub.url)
 
 
@@ -183,7 +183,7 @@ def test_a_folder_whose_manifest_is_somebody_elses_is_not_replaced(hub, bundle, 
     push_bundle(bundle.folder, Place(NAME), endpoint=hub.url)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "manifest.json").write_text('{"name": "My web app", "start_url": "/"}')
-    with pytest.raises(RefocusError, match="site would be replaced, but .* or choose another folder"):
+    with pytest.raises(RefocusError, match="site is not replaced: .* or choose another folder"):
         pull_bundle(Place(NAME), tmp_path / "site", endpoint=hub.url)
     assert contents(tmp_path / "site") == {"manifest.json": b'{"name": "My web app", "start_url": "/"}'}
 
