@@ -76,7 +76,8 @@ def _plain(value: Any, path: Path, key: str = "") -> Any:
     if key in _LEFT_OUT:
         return type(value)()
     if isinstance(value, dict):
-        return {_plain(name, path): _plain(inner, path, name) for name, inner in value.items()}
+        of_names = key.endswith("_values")  # tensor_values and its like: its keys are names of values
+        return {_plain(name, path): _plain(inner, path, "" if of_names else name) for name, inner in value.items()}
     if isinstance(value, list):
         return [_plain(inner, path) for inner in value]
     if not isinstance(value, str) or _NAME.fullmatch(value):

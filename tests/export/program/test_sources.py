@@ -129,6 +129,18 @@ def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
     assert len(network.labels) == 3
 
 
+@pytest.mark.parametrize("name", ["metadata", "guards_code", "expr_str"])
+def test_a_tensor_with_a_name_of_the_formats_own_is_read(tmp_path, name):
+    scope = {}
+    exec(f"def forward(self, {name}): return self.layer({name}.mean((2, 3)))", scope)
+    net = type("Net", (nn.Module,), {"forward": scope["forward"]})()
+    net.layer = nn.Linear(3, 3)
+    torch.export.save(torch.export.export(net.eval(), (torch.randn(1, 3, 32, 32),)), tmp_path / "net.pt2")
+    photo = torch.randn(1, 3, 32, 32)
+    found = open_network(str(tmp_path / "net.pt2"), NetworkSettings()).module(photo)
+    torch.testing.assert_close(found, net(photo))
+
+
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
