@@ -262,6 +262,22 @@ def ways(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> N
 
 
 @study_app.command(rich_help_panel=TAPER)
+def bases(
+    run: MadeRun,
+    counts: Annotated[str, typer.Option(help="comma-separated numbers of bases, besides the run's own")] = "1",
+    seeds: SeedsOfRun = "",
+    as_json: AsDocument = False,
+) -> None:
+    """TAPER Table 5: banks of fewer bases, as one a domain, on the same tasks. Trains what is missing."""
+    from refocus.cloud_train.runs.taper import TaperRun
+    from refocus.cloud_train.studies.banks.tables import study_bases
+
+    wanted = integers(counts, "--counts")
+    found = study_bases(TaperRun(run), seeds_of_run(seeds, run), _typed(run), wanted)
+    write_study(run, "bases", found, as_json)
+
+
+@study_app.command(rich_help_panel=TAPER)
 def bank(run: MadeRun, seeds: SeedsOfRun = "", to: To = BOTH_RUNTIMES, as_json: AsDocument = False) -> None:
     """Exported banks as a device uses them: accuracy, and time of a photo and of condensing."""
     from refocus.cloud_train.runs.taper import TaperRun

@@ -173,6 +173,7 @@ class Variant:
         rows: what the bases are at first: "specialists" (stage 2), "average" (one basis, their mean) or "random".
         text: descriptions by a sentence encoder; False: a bag of words.
         whole: as much computing as all three stages at once, for training that skips the first two.
+        bases: Q; 0: as many as the run has.
         rates: of bases and predictor; None: the recipe's, which are for bases that have been trained.
     """
 
@@ -184,6 +185,7 @@ class Variant:
     norm: str = ""
     kind: str = ""
     whole: bool = False
+    bases: int = 0
     rates: tuple[float, float] | None = None
 
 
@@ -271,15 +273,20 @@ class TaperRun:
             self.around()
 
     def _check_shards(self) -> None:
-        """Raises UsageError where a basis would have no photos."""
+        self.check_bases(self.config.bases)
+
+    def check_bases(self, bases: int) -> None:
+        """Raises UsageError where one of so many bases would have no photos."""
+        if bases < 1:
+            raise UsageError(f"bases {bases}: expected 1 or more")
         if self.config.shards == "nearest":  # which reads the descriptions, and leaves no shard without photos
             return
         undecoded = self._photos_of(self.table.of_split("train"), torch.empty(0))  # labels and domains are enough
-        full = sum(len(rows) > 0 for rows in self._shards_of(undecoded))
-        if full < self.config.bases:
+        full = sum(len(rows) > 0 for rows in self._shards_of(undecoded, bases))
+        if full < bases:
             raise UsageError(
-                f"bases {self.config.bases}: training photos shared out by {self.config.shards} leave"
-                f" {self.config.bases - full} of them without photos; set bases = {full} or fewer, or other shards"
+                f"bases {bases}: training photos shared out by {self.config.shards} leave"
+                f" {bases - full} of them without photos; set bases = {full} or fewer, or other shards"
             )
 
     # ---- data
@@ -465,28 +472,28 @@ class TaperRun:
         stage = f"{which}-{epochs}"
         return self._trained(seed, stage, train)
 
-    def shards(self) -> list[np.ndarray]:
+    def shards(self, bases: int = 0) -> list[np.ndarray]:
         """Rows of the training photos for each specialist of stage 2."""
-        return self._shards_of(self.train)
+        return self._shards_of(self.train, bases or self.config.bases)
 
-    def _shards_of(self, photos: Photos) -> list[np.ndarray]:
-        bases, by = self.config.bases, self.config.shards
+    def _shards_of(self, photos: Photos, bases: int) -> list[np.ndarray]:
+        by = self.config.shards
         if by == "nearest":
             return shards_around(photos, bases, self.distances(), 2 * self.config.ways)
         groups = None if len(set(self.groups)) == 1 else self.groups.tolist()
         return shards_of(photos, bases, groups, by)
 
-    def specialists(self, seed: int) -> Tensor:
-        """Stage 2: (Q, n), in the block-wise layout."""
-        layout = self.layout()
+    def specialists(self, seed: int, bases: int = 0) -> Tensor:
+        """Stage 2: (Q, n), in the block-wise layout; of the run's bases, or of so many."""
+        layout, name = self.layout(), f"specialists-{bases}" if bases else "specialists"
 
         def train() -> dict[str, Tensor]:
             generic, network = layout.join(self.generic(seed)), self.trained()
-            about = generic, layout, self.train, self.shards(), self.recipe(seed)
-            each = partial(self._unfinished, seed, "specialists")
+            about = generic, layout, self.train, self.shards(bases), self.recipe(seed)
+            each = partial(self._unfinished, seed, name)
             return {"rows": train_specialists(network, *about, each, self.teacher)}
 
-        return self._trained(seed, "specialists", train)["rows"]
+        return self._trained(seed, name, train)["rows"]
 
     def taper(self, seed: int, variant: Variant = TAPER) -> Taper:
         """Stage 3, or a variant of it."""
@@ -503,7 +510,7 @@ class TaperRun:
             taper = start(network, layout, self._first_rows(seed, variant, layout, norm), descriptions, norm, seed)
             about = self.train, self.around(variant.kind), self.by_domain, descriptions
             if variant.rows == "specialists" and recipe.evenness < 1:
-                route(taper, *about, self.shards(), recipe)
+                route(taper, *about, self.shards(variant.bases), recipe)
             recipe_of = replace(recipe, select=variant.select)
             what, kept = f"seed {seed}: {variant.name}", self._unfinished(seed, variant.name)
             train_mixing(taper, *about, recipe_of, epochs, what, unfinished=kept, teacher=self.teacher)
@@ -520,9 +527,13 @@ class TaperRun:
     def _first_rows(self, seed: int, variant: Variant, layout: Layout, norm: str) -> Tensor:
         if variant.rows == "random":
             torch.manual_seed(seed)
-            return torch.stack([layout.join(self.trained().state_dict()) for _ in range(self.config.bases)])
+            return torch.stack(
+                [layout.join(self.trained().state_dict()) for _ in range(variant.bases or self.config.bases)]
+            )
         blocks, folds = self.layout(), find_folds(self.trained()) if norm == FOLDED else ()
-        rows = torch.stack([layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed)])
+        rows = torch.stack(
+            [layout.join(fold(blocks.split(row), folds)) for row in self.specialists(seed, variant.bases)]
+        )
         return rows.mean(0, keepdim=True) if variant.rows == "average" else rows
 
     def _trained(self, seed: int, name: str, train: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:

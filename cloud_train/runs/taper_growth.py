@@ -143,11 +143,11 @@ class GrownRun(TaperRun):
     def _check_shards(self) -> None:
         """The old bases stay as they are, and :func:`join` sees to photos for the new one."""
 
-    def shards(self) -> list[np.ndarray]:
+    def shards(self, bases: int = 0) -> list[np.ndarray]:
         """One more than the other run's: the new photos."""
         return [*self.old.shards(), np.flatnonzero(self.added("train"))]
 
-    def specialists(self, seed: int) -> Tensor:
+    def specialists(self, seed: int, bases: int = 0) -> Tensor:
         """The other run's bases as they are in its bank, and the new one, of stage 2; (Q + 1, n)."""
 
         def train() -> dict[str, Tensor]:

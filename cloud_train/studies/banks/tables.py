@@ -180,6 +180,40 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
     return _document("ways", run, evaluation, rows, seeds, command)
 
 
+def study_bases(run: TaperRun, seeds: Sequence[int], command: str, counts: Sequence[int]) -> dict[str, Any]:
+    """Banks of so many bases each, on the tasks of :func:`study_taper`: all from the same stage 1, each with as many
+    epochs of stages 2 and 3 as the run's own.
+
+    Raises:
+        UsageError: a basis of one of the banks would have no photos.
+    """
+    for count in counts:
+        run.check_bases(count)
+    evaluation, whole = Evaluation.draw(run), sum(run.config.recipe.epochs)
+
+    def selection(seed: int) -> Shares:
+        return by_one_network(run, evaluation, run.generic(seed, "small", whole))[1]
+
+    first = [kept(run, seed, "classifier selection", evaluation, selection) for seed in seeds]
+    found = {"classifier selection": (0, first)}
+    for count in sorted({*counts, run.config.bases}):
+        own = count == run.config.bases
+        variant = TAPER if own else replace(TAPER, name=f"bases-{count}", bases=count)
+        name = f"TAPER, {count} {'basis' if count == 1 else 'bases'}"
+        answer = partial(by_taper, run, evaluation, variant=variant)
+        found[name] = count, [kept(run, s, name, evaluation, answer) for s in track(seeds, name, len(seeds))]
+    rows = [
+        {
+            "name": name,
+            "bases": count,
+            **evaluation.scores(shares, first),
+            "domains": evaluation.by_domain(shares, run.domains),
+        }
+        for name, (count, shares) in found.items()
+    ]
+    return _document("bases", run, evaluation, rows, seeds, command)
+
+
 def data_of_tasks(run: TaperRun, evaluation: Evaluation) -> dict[str, Any]:
     """The section ``data`` of a document about tasks."""
     tasks = {"tasks": len(evaluation.tasks), "targets": int(evaluation.sizes.sum())}
@@ -276,11 +310,12 @@ class TablesPage(page.StudyPage):
     """Also what each domain has, where there are several (Table 5)."""
 
     def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
-        rows = [row for row in document["rows"] if row["selection"] and row.get("domains")]
+        rows = [row for row in document["rows"] if row.get("selection", True) and row.get("domains")]
         if not rows:
             return []
-        header = ["", "network", *rows[0]["domains"]]
-        cells = [[row["name"], row["network"], *(f"{v:.1%}" for v in row["domains"].values())] for row in rows]
+        about = [name for name in ("name", "network") if name in rows[0]]
+        header = ["", *about[1:], *rows[0]["domains"]]
+        cells = [[*(row[name] for name in about), *(f"{v:.1%}" for v in row["domains"].values())] for row in rows]
         return [("Accuracy by the domain of the task, classes selected (Table 5)", (header, cells))]
 
 
@@ -297,6 +332,16 @@ PAGES = {
         },
         about_tasks,
         inner_plot,
+    ),
+    "bases": TablesPage(
+        "banks of fewer bases (TAPER Table 5, and the effect of their number)",
+        {
+            "": page.text("name"),
+            "bases": lambda row: str(row["bases"] or ""),
+            "accuracy": page.percent("accuracy"),
+            "against the first row": page.gain(),
+        },
+        about_tasks,
     ),
     "ways": page.StudyPage(
         "tasks of a fixed and of a changing number of classes (TAPER Table 3)",

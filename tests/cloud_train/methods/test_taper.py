@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch.func import functional_call
 
 from refocus.cloud_train.commands.parsing import arguments
@@ -46,7 +47,7 @@ from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_one_netw
 from refocus.cloud_train.studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
 from refocus.cloud_train.studies.banks.kept_answers import kept
 from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC, replay_bank
-from refocus.cloud_train.studies.banks.tables import study_taper
+from refocus.cloud_train.studies.banks.tables import study_bases, study_taper
 from refocus.edge.errors import PhotoError
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
@@ -458,6 +459,26 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
     assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
     with pytest.raises(UsageError, match=r"holds a run with other settings \(ways: 20 there, 5 asked for\)"):
         TaperRun(tiny_taper.folder, replace(tiny_taper.config, ways=5))
+
+
+@pytest.mark.slow
+def test_banks_of_fewer_bases_share_the_run_s_first_stage_and_tasks(tiny_taper):
+    found = study_bases(tiny_taper, [0], "refocus study bases RUN", [1, 3])
+    assert [row["bases"] for row in found["rows"]] == [0, 1, 3, 12]
+    assert all(row["domains"].keys() == found["rows"][0]["domains"].keys() != set() for row in found["rows"])
+    stages = tiny_taper.folder / "seed-0" / "stages"
+    assert tiny_taper.specialists(0, 3).shape == (3, tiny_taper.layout().size)
+    assert [len(load_file(stages / f"bases-{count}.safetensors")["rows"]) for count in (1, 3)] == [1, 3]
+    whole = next(row for row in study_taper(tiny_taper, [0], "", names=["TAPER"])["rows"] if row["name"] == "TAPER")
+    assert found["rows"][-1]["accuracy"] == whole["accuracy"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [0, -1, 10**6])
+def test_a_bank_with_a_basis_without_photos_is_refused_before_training(tiny_taper, count):
+    with pytest.raises(UsageError, match=f"bases {count}: "):
+        study_bases(tiny_taper, [0], "", [1, count])
+
 
 
 @pytest.mark.slow
