@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean
+from refocus.benchmarks.measure.statistics import Interval
 
 Difference = dict[str, Any]
 Order = tuple[str, str, str]  # what a paper found better, what it found worse, where
@@ -17,6 +18,54 @@ def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
     """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
     interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
     return {**interval.as_dict(), "seeds": [float(np.average(row, weights=sizes)) for row in rows]}
+
+
+def over_people_and_photos(gain: np.ndarray, person: np.ndarray, photo: np.ndarray) -> Interval:
+    """Mean over people of their mean gain, with a 95 % interval for other people and other photos.
+
+    People to whom one set of photos is dealt share photos, so they are not independent of each other: an interval over
+    people alone holds for these photos. Variances over people and over photos are added, and that over single answers,
+    which is in both, is taken away (Cameron, Gelbach and Miller, "Robust inference with multiway clustering", 2011);
+    the interval is that of Student's t for whatever there is fewer of.
+
+    Args:
+        gain: (n,) of each answer.
+        person, photo: (n,) whose it is and of which photo, as numbers or names.
+
+    Raises:
+        ValueError: no answers.
+    """
+    if not len(gain):
+        raise ValueError("an interval needs at least one answer")
+    _, person, answers = np.unique(person, return_inverse=True, return_counts=True)
+    _, photo = np.unique(photo, return_inverse=True)
+    weight = 1 / (len(answers) * answers[person])
+    mean = float((weight * gain).sum())
+    apart = weight * (gain - mean)
+    single = person * (photo.max() + 1) + photo
+    people, photos, both = (_variance(apart, of) for of in (person, photo, np.unique(single, return_inverse=True)[1]))
+    spread = np.sqrt(max(people, photos, people + photos - both))
+    half = _student(int(min(len(answers), photo.max() + 1)) - 1) * float(spread)
+    return Interval(mean, mean - half, mean + half)
+
+
+def _variance(apart: np.ndarray, group: np.ndarray) -> float:
+    """Of a sum of parts that are alike within groups (n,)."""
+    sums = np.bincount(group, apart)
+    return float((sums**2).sum() * len(sums) / max(1, len(sums) - 1))
+
+
+def _student(freedom: int) -> float:
+    """The 0.975 quantile of Student's t (Abramowitz and Stegun 26.7.5; the first two exactly)."""
+    z, n = 1.959963985, max(1, freedom)
+    if n < 3:
+        return (12.7062, 4.3027)[n - 1]
+    return (
+        z
+        + (z**3 + z) / (4 * n)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
+    )
 
 
 def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:

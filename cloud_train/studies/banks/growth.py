@@ -112,7 +112,7 @@ def _about(document: page.Document) -> str:
         f" {page.short_points(found['new', AT_ONCE])}. Photos of {settings['side']} pixels;"
         f" {settings['bases']} bases with all domains; {data['tasks']} tasks of {settings['ways']} classes of held-out"
         f" photos of each kind; {page.seeds_line(document)}. Seconds of the second row are those of growing alone;"
-        " intervals are over tasks."
+        " intervals are over tasks, whose photos are drawn from one set: for other photos they are wider."
     )
 
 

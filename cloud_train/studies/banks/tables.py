@@ -261,7 +261,8 @@ def about_tasks(document: page.Document) -> str:
         f" {settings['bases']} bases{taught}; epochs of the stages"
         f" {', '.join(map(str, document['recipe']['epochs']))}, of the other rows as many in all;"
         f" {page.seeds_line(document)}; {sum(document['seconds'].values()) / 60:.0f} minutes of training a seed."
-        " Intervals are over tasks." + _likeness_line(document)
+        " Intervals are over tasks of these photos, of which some are in several: for other photos they are wider."
+        + _likeness_line(document)
     )
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.data.pseudo_people import BASE
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.answers import OVER, Answers, photos_of
 from refocus.cloud_train.studies.streams.heads import HEADS, TRAINED_PHOTOS, choose, train_head, with_people
 from refocus.cloud_train.studies.streams.judging import evaluate_head
 from refocus.cloud_train.studies.streams.pages import about_pseudo_people
@@ -43,8 +43,10 @@ def _trained_by(point: Point, settings: StreamSettings, seed: int, size: int) ->
     split, g = point.splits["test"], f"{chosen['exponent']:g}"
     found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
     ways = {"plain": "plain", "shares": "shares", "head": "head", "both": f"both {g}", "delivered": chosen["delivered"]}
-    right = {name: [steps[-1] for steps in found[way].right] for name, way in ways.items()}
-    return {"chosen": chosen["delivered"].split()[0], "right": right, "best_epoch": trained.best_epoch}
+    answers = {name: {"flags": [[int(flag) for flag in of] for of in found[way].flags]} for name, way in ways.items()}
+    photos = photos_of(point, people, seed)
+    chose = chosen["delivered"].split()[0]
+    return {"chosen": chose, "photos": photos, "answers": answers, "best_epoch": trained.best_epoch}
 
 
 def study_few_people(settings: StreamSettings, run: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
@@ -63,21 +65,22 @@ def study_few_people(settings: StreamSettings, run: Path, seeds: Sequence[int], 
     ]
     said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
     more = {"rows": rows, "steps": settings.steps, "settings": asdict(settings.shares)}
-    return page.study_document("few-people", command, seeds, **said, **more)
+    return page.study_document("few-people", command, seeds, intervals=OVER, **said, **more)
 
 
 def _row(data: str, encoder: str, size: int, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    right = {name: np.concatenate([one["right"][name] for one in found]) for name in found[0]["right"]}
-    gains = {name: bootstrap_mean(of - right["plain"]).as_dict() for name, of in right.items() if name != "plain"}
+    answers = Answers.of([one["photos"] for one in found])
+    right = {name: answers.right([one["answers"][name] for one in found]) for name in found[0]["answers"]}
+    gains = {name: answers.interval(of - right["plain"]) for name, of in right.items() if name != "plain"}
     return {
         "data": data,
         "encoder": encoder,
         "training_people": size,
-        "people": len(right["plain"]),
-        "original": float(right["plain"].mean()),
+        "people": answers.people,
+        "original": float(answers.by_person(right["plain"]).mean()),
         "gains": gains,
-        "delivered_over_shares": bootstrap_mean(right["delivered"] - right["shares"]).as_dict(),
-        "head_over_shares": bootstrap_mean(right["both"] - right["shares"]).as_dict(),
+        "delivered_over_shares": answers.interval(right["delivered"] - right["shares"]),
+        "head_over_shares": answers.interval(right["both"] - right["shares"]),
         "chosen": [one["chosen"] for one in found],
     }
 

@@ -145,7 +145,7 @@ def summed_up(judged: Evaluated, plain: Evaluated) -> dict[str, object]:
     """What is kept of a method's answers beside those of the plain classifier to the same photos."""
     pairs = zip(judged.flags, plain.flags, strict=True)
     return {
-        "right": [steps[-1] for steps in judged.right],
+        "flags": [[int(flag) for flag in flags] for flags in judged.flags],
         "steps": np.mean(judged.right, axis=0).tolist(),
         "ece": calibration_error(np.concatenate(judged.flags), np.concatenate(judged.confidence)),
         "harmed": [harmed(np.array(one), np.array(other)) for one, other in pairs],

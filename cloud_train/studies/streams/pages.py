@@ -43,6 +43,9 @@ CONTENTS = {
     "changed, 15": "changed history of 15",
 }
 WANTED = {"base": 1 / 3, "history of 63": 1 / 2}  # of the way to known classes
+WITHIN = (
+    "people, with these photos: one photo judges several people, and intervals that hold for other photos too are wider"
+)
 Row = Mapping[str, Any]
 
 
@@ -256,7 +259,8 @@ def about_pseudo_people(document: page.Document) -> str:
     return (
         f"Pseudo-people dealt from labelled sets{' (of glyphs: writers)' if drawn else ''}, {page.seeds_line(document)}"
         " that redraw validation photos and people; both encoders saw the training photos of Tiny-ImageNet when they"
-        " were pre-trained. Gains are paired, in points over the plain classifier, with 95 % intervals over people."
+        " were pre-trained. Gains are paired, in points over the plain classifier, with 95 % intervals over"
+        f" {document.get('intervals', WITHIN)}."
     )
 
 

@@ -44,6 +44,7 @@ from refocus.export.program import Card, load_checkpoint, save_checkpoint
 LENGTHS = (15, 63)  # photos of the histories by which people choose what is delivered, and that ceilings are of
 FEWEST = 10  # people without whom a cell is left out
 SETTINGS = "streams.json"
+FORM = 2  # of what is kept of a point: each answer, not each person's share of right ones
 GLYPHS, GLYPH_ENCODER = "glyphs", "small"
 # Name -> file, and the column of class sets that belong together; "": people have random classes.
 DATA = {
@@ -279,9 +280,18 @@ def of_all_points(
     for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
         for data, encoder in pairs(settings):
             path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
-            made = once(path, partial(make, settings, run, data, encoder, seed), what)
+            compute = partial(_with_form, make, settings, run, data, encoder, seed)
+            made = once(path, compute, what)
+            if made.get("form") != FORM:
+                say(f"{path} is of an earlier version and is computed again")
+                path.unlink()
+                made = once(path, compute, what)
             found.setdefault((data, encoder), []).append(made)
     return found
+
+
+def _with_form(make: Callable[..., dict[str, Any]], *about: Any) -> dict[str, Any]:
+    return {"form": FORM, **make(*about)}
 
 
 def _inputs(settings: StreamSettings) -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import bootstrap_mean, interleave, worst_tenth
+from refocus.benchmarks.measure import interleave, worst_tenth
 from refocus.cloud_train.data.pseudo_people import BASE, RECOVERY
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.test_time.lame import Lame
@@ -31,6 +31,7 @@ from refocus.cloud_train.methods.test_time.stata import StatA
 from refocus.cloud_train.methods.test_time.t3a import T3A
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.answers import OVER, Answers, photos_of
 from refocus.cloud_train.studies.streams.ceilings import run_ceilings
 from refocus.cloud_train.studies.streams.heads import HEADS, run_head
 from refocus.cloud_train.studies.streams.judging import Evaluated, Make, evaluate, summed_up
@@ -88,6 +89,7 @@ def run_point(settings: StreamSettings, run: Path, data: str, encoder: str, seed
             "people": len(people),
             "targets": sum(map(len, plain.flags)),
             "history": cell.history,
+            "photos": photos_of(point, people, seed),
             "known": [steps[-1] for steps in known.right],
             "methods": {name: summed_up(judged, plain) for name, judged in found.items()},
         }
@@ -128,7 +130,7 @@ def study_stream(settings: StreamSettings, run: Path, seeds: Sequence[int], comm
     costs = [cost for (data, encoder), of in points.items() for cost in _costs(settings, run, data, encoder, seeds, of)]
     more = {"rows": rows, "costs": costs, "points": facts, "heads": trained, "settings": asdict(settings.shares)}
     said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
-    return page.study_document("stream", command, seeds, **said, **more)
+    return page.study_document("stream", command, seeds, intervals=OVER, **said, **more)
 
 
 def _merge(point: Mapping[str, Any], more: Mapping[str, Any]) -> None:
@@ -141,15 +143,14 @@ def _rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dic
     rows = []
     for cell in points[0]["cells"]:
         found = [point["cells"][cell] for point in points if cell in point["cells"]]
-        plain = np.concatenate([one["methods"]["original"]["right"] for one in found])
-        known = np.concatenate([one["known"] for one in found]) - plain
-        shares = np.concatenate([one["methods"]["shares"]["right"] for one in found])
+        answers = Answers.of([one["photos"] for one in found])
+        plain, shares = (answers.right([one["methods"][name] for one in found]) for name in ("original", "shares"))
+        known = np.concatenate([one["known"] for one in found]) - answers.by_person(plain)
         for method in found[0]["methods"]:
             parts = [one["methods"][method] for one in found]
-            right = np.concatenate([part["right"] for part in parts])
-            gain = right - plain
+            right = answers.right(parts)
             by_seed = [
-                np.mean(p["right"]) - np.mean(o["methods"]["original"]["right"])
+                np.mean(np.concatenate(p["flags"])) - np.mean(np.concatenate(o["methods"]["original"]["flags"]))
                 for p, o in zip(parts, found, strict=True)
             ]
             row = {
@@ -157,15 +158,15 @@ def _rows(data: str, encoder: str, points: Sequence[dict[str, Any]]) -> list[dic
                 "encoder": encoder,
                 "cell": cell,
                 "method": method,
-                "people": len(gain),
+                "people": answers.people,
                 "targets": sum(one["targets"] for one in found),
-                "accuracy": float(right.mean()),
+                "accuracy": float(answers.by_person(right).mean()),
                 "known_gain": float(known.mean()),
-                "gain": {**bootstrap_mean(gain).as_dict(), "seeds": [float(value) for value in by_seed]},
+                "gain": {**answers.interval(right - plain), "seeds": [float(value) for value in by_seed]},
                 "ece": float(np.mean([part["ece"] for part in parts])),
                 "harmed": float(np.mean(np.concatenate([part["harmed"] for part in parts]))),
-                "worst_tenth": worst_tenth(gain),
-                "over_shares": bootstrap_mean(right - shares).as_dict(),
+                "worst_tenth": worst_tenth(answers.by_person(right - plain)),
+                "over_shares": answers.interval(right - shares),
                 "state_bytes": max(part["state_bytes"] for part in parts),
                 "history": found[0]["history"],
             }

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import bootstrap_mean, worst_tenth
+from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.data.pseudo_people import BASE, Cell
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.test_time.trade_off import (
@@ -29,6 +29,7 @@ from refocus.cloud_train.methods.test_time.trade_off import (
 )
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies import page
+from refocus.cloud_train.studies.streams.answers import OVER, Answers, photos_of
 from refocus.cloud_train.studies.streams.judging import harmed
 from refocus.cloud_train.studies.streams.pages import about_pseudo_people
 from refocus.cloud_train.studies.streams.points import FEWEST, Point, StreamSettings, of_all_points, prepare
@@ -55,21 +56,24 @@ def _curve(point: Point, settings: StreamSettings, of: str, seed: int, near: flo
         people = point.people(of, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
         if len(people) < FEWEST:
             continue
-        gains: dict[str, list[list[float]]] = {name: [] for name in FAMILIES}
+        flags: dict[str, list[list[list[int]]]] = {name: [] for name in FAMILIES}
         harm: dict[str, list[list[bool]]] = {name: [] for name in FAMILIES}
         known: list[float] = []
+        unchanged: list[list[int]] = []
         for person in people:
             ((observed, answered),) = person.cases[0].steps
             label, logits = split.label[answered], split.logits[answered]
             plain = logits.argmax(1) == label
             among = np.where(np.isin(np.arange(logits.shape[1]), person.classes), logits, -np.inf)
+            unchanged.append(plain.astype(int).tolist())
             known.append(float((among.argmax(1) == label).mean() - plain.mean()))
             history = split.features[observed], split.logits[observed]
             photos = split.features[answered], logits
             for name, right in answered_right(point.knowledge, settings.shares, history, photos, label, near).items():
-                gains[name].append((right.mean(1) - plain.mean()).tolist())
-                harm[name].append([harmed(flags, plain) for flags in right])
-        found[cell.name] = {"known": known, "gains": gains, "harmed": harm}
+                flags[name].append(right.astype(int).tolist())
+                harm[name].append([harmed(one, plain) for one in right])
+        judged = {"photos": photos_of(point, people, seed), "plain": unchanged, "flags": flags}
+        found[cell.name] = {"known": known, **judged, "harmed": harm}
     return found
 
 
@@ -84,7 +88,7 @@ def study_trade_off(settings: StreamSettings, run: Path, seeds: Sequence[int], c
     chosen = choose_elsewhere(curves)
     say(f"elsewhere = {chosen:g} by validation people; in use: {settings.shares.elsewhere:g}")
     more = {"chosen": chosen, "rows": _rows(curves, settings.shares.elsewhere), "curve": _pooled(curves)}
-    return page.study_document("trade-off", command, seeds, people=settings.people, **more) | {
+    return page.study_document("trade-off", command, seeds, intervals=OVER, people=settings.people, **more) | {
         "settings": asdict(settings.shares)
     }
 
@@ -105,15 +109,30 @@ def choose_elsewhere(curves: Curves) -> float:
 def _pooled(curves: Curves, split: str = "test", families: Sequence[str] = tuple(FAMILIES)) -> list[dict[str, Any]]:
     rows = []
     for cell in (*OWN, *MIXED, *FOREIGN):
-        found = [one[split][cell.name] for of in curves.values() for one in of if cell.name in one[split]]
+        there = [
+            ((data, seed), one[split][cell.name])
+            for (data, _), of in curves.items()
+            for seed, one in enumerate(of)
+            if cell.name in one[split]
+        ]
+        found = [one for _, one in there]
         for family in families if found else ():
-            gains = np.concatenate([one["gains"][family] for one in found])
+            answers, gains = _gains(found, family, [part for part, _ in there])
             harm = np.concatenate([one["harmed"][family] for one in found])
             for number, value in enumerate(FAMILIES[family][0]):
-                row = {"cell": cell.name, "family": family, "value": value, "people": len(gains)}
-                gain = bootstrap_mean(gains[:, number]).as_dict()
+                row = {"cell": cell.name, "family": family, "value": value, "people": answers.people}
+                gain = answers.interval(gains[number])
                 rows.append(row | {"gain": gain, "harmed": float(harm[:, number].mean())})
     return rows
+
+
+def _gains(
+    found: Sequence[Mapping[str, Any]], family: str, parts: Sequence[tuple[str, int]] | None = None
+) -> tuple[Answers, np.ndarray]:
+    """Answers of one cell, and by how much each point of a family's grid is ahead of the classifier, (points, n)."""
+    plain = np.concatenate([np.concatenate(one["plain"]) for one in found])
+    right = np.concatenate([np.concatenate(one["flags"][family], axis=1) for one in found], axis=1)
+    return Answers.of([one["photos"] for one in found], parts), right - plain
 
 
 def _rows(curves: Curves, elsewhere: float) -> list[dict[str, Any]]:
@@ -125,8 +144,9 @@ def _rows(curves: Curves, elsewhere: float) -> list[dict[str, Any]]:
                 found = [one["test"][cell.name] for one in of if cell.name in one["test"]]
                 if not found:
                     continue
-                by_seed = [np.array(one["gains"]["elsewhere"])[:, number] for one in found]
-                gain, known = np.concatenate(by_seed), np.concatenate([one["known"] for one in found])
+                answers, gains = _gains(found, "elsewhere")
+                by_seed = [_gains([one], "elsewhere")[1][number] for one in found]
+                known = np.concatenate([one["known"] for one in found])
                 harm = np.concatenate([np.array(one["harmed"]["elsewhere"])[:, number] for one in found])
                 rows.append(
                     {
@@ -134,11 +154,11 @@ def _rows(curves: Curves, elsewhere: float) -> list[dict[str, Any]]:
                         "encoder": encoder,
                         "content": content,
                         "history": cell.history,
-                        "people": len(gain),
+                        "people": answers.people,
                         "known_gain": float(known.mean()),
-                        "gain": {**bootstrap_mean(gain).as_dict(), "seeds": [float(part.mean()) for part in by_seed]},
+                        "gain": {**answers.interval(gains[number]), "seeds": [float(part.mean()) for part in by_seed]},
                         "harmed": float(harm.mean()),
-                        "worst_tenth": worst_tenth(gain),
+                        "worst_tenth": worst_tenth(answers.by_person(gains[number])),
                     }
                 )
     return sorted(rows, key=lambda row: row["gain"]["mean"])

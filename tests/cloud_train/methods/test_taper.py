@@ -480,7 +480,6 @@ def test_a_bank_with_a_basis_without_photos_is_refused_before_training(tiny_tape
         study_bases(tiny_taper, [0], "", [1, count])
 
 
-
 @pytest.mark.slow
 def test_the_command_trains_what_it_is_told(refocus, tiny_taper, tmp_path):
     out = tmp_path / "run"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.pseudo_people import BASE, Cell, deal_owners
 from refocus.cloud_train.data.table import PhotoTable
@@ -15,7 +17,9 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.test_time.method import Original
 from refocus.cloud_train.report.report import STUDIES
-from refocus.cloud_train.studies.streams import few_people, pages, protocol
+from refocus.cloud_train.studies.pairs import over_people_and_photos
+from refocus.cloud_train.studies.streams import few_people, pages, protocol, trade_off
+from refocus.cloud_train.studies.streams.answers import Answers, photos_of
 from refocus.cloud_train.studies.streams.heads import HEADS, HeadPlan, run_head, train_head
 from refocus.cloud_train.studies.streams.judging import evaluate, evaluate_head, harmed
 from refocus.cloud_train.studies.streams.points import (
@@ -61,7 +65,7 @@ def toy_point(parents: bool = False, owned: bool = False) -> Point:
 @pytest.fixture
 def toy(monkeypatch):
     """Every point of the study is the toy's."""
-    for module in (protocol, few_people):
+    for module in (protocol, few_people, trade_off):
         monkeypatch.setattr(module, "prepare", lambda *arguments: toy_point())
     monkeypatch.setattr("refocus.cloud_train.studies.streams.heads.CHOOSERS", 24)
     for module in ("heads", "ceilings"):
@@ -164,6 +168,58 @@ def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
         protocol.study_stream(replace(settings, heads=("iciia_x",)), tmp_path, [0], "")
 
 
+def test_a_point_that_an_earlier_version_kept_is_computed_again(toy, tmp_path):
+    settings = replace(SETTINGS, data=("glyphs",), cells=("base",))
+    first = protocol.study_stream(settings, tmp_path, [0], "")
+    [path] = (tmp_path / "points").glob("*.json")
+    path.write_text(json.dumps({"facts": {}, "chosen": {}, "cells": {"base": {"people": 1}}}))
+    assert protocol.study_stream(settings, tmp_path, [0], "")["rows"] == first["rows"]
+
+
+def test_intervals_hold_for_other_photos_where_people_share_them():
+    rng, people, targets, photos = np.random.default_rng(0), 60, 16, 300
+    covered = {"people": 0, "people and photos": 0}
+    for _ in range(200):
+        of_photo = rng.choice([0, 1, -1], size=photos, p=[0.7, 0.2, 0.1])  # 0.1 on average
+        dealt = np.stack([rng.choice(photos, targets, replace=False) for _ in range(people)])
+        gain = of_photo[dealt].astype(float)
+        found = {
+            "people": bootstrap_mean(gain.mean(1)),
+            "people and photos": over_people_and_photos(
+                gain.ravel(), np.repeat(np.arange(people), targets), dealt.ravel()
+            ),
+        }
+        for name, interval in found.items():
+            covered[name] += interval.low <= 0.1 <= interval.high
+    assert covered["people"] < 160  # of 200: far from 95 %
+    assert covered["people and photos"] >= 186
+
+
+def test_intervals_of_people_who_share_nothing_are_those_over_people():
+    rng = np.random.default_rng(0)
+    gain = rng.normal(0.1, 0.2, (40, 1)) + rng.normal(0, 0.3, (40, 10))
+    both = over_people_and_photos(gain.ravel(), np.repeat(np.arange(40), 10), np.arange(400))
+    people = bootstrap_mean(gain.mean(1))
+    assert both.mean == pytest.approx(people.mean)
+    assert both.high - both.low == pytest.approx(people.high - people.low, rel=0.1)
+
+
+def test_people_of_two_encoders_are_the_same_and_photos_of_two_sets_are_not():
+    photos = [[[0, 1], [1, 2]]] * 4
+    answers = Answers.of(photos, [("one", 0), ("one", 0), ("one", 1), ("other", 0)])
+    assert answers.people == 6
+    assert answers.person.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert answers.photo.tolist() == [0, 1, 1, 2] * 3 + [3, 4, 4, 5]
+    assert answers.by_person(np.arange(16.0))[0] == np.mean([0, 1, 4, 5])
+
+
+def test_owners_whom_seeds_draw_share_no_photos():
+    for owned, shared in ((False, True), (True, False)):
+        point = toy_point(owned=owned)
+        first, second = (photos_of(point, point.people("test", BASE, 12, 6, seed), seed) for seed in (0, 1))
+        assert bool({*np.ravel(first)} & {*np.ravel(second)}) == shared
+
+
 def test_points_of_a_photo_set_that_was_replaced_are_not_taken_for_those_of_the_new_one(tmp_path):
     source = tmp_path / "source"
     source.mkdir()
@@ -199,6 +255,26 @@ def test_heads_of_few_people_are_judged_beside_shares(toy, tmp_path, monkeypatch
     header, rows = STUDIES["few-people"].table(document)
     assert len(header) == len(rows[0])
     assert "training people" in STUDIES["few-people"].about(document)
+
+
+def test_what_shares_gain_and_lose_is_judged_by_every_answer(toy, tmp_path, monkeypatch):
+    short = {name: cells[:1] for name, cells in trade_off.CELLS.items()}  # for which the toy's photos suffice
+    for name, cells in {"CELLS": short, **{name.upper(): cells for name, cells in short.items()}}.items():
+        monkeypatch.setattr(trade_off, name, cells)
+    settings = replace(SETTINGS, data=("glyphs",), cells=())
+    document = trade_off.study_trade_off(settings, tmp_path, [0, 1], "refocus study trade-off RUN")
+    kept = json.loads((tmp_path / "curves" / "glyphs-small-1.json").read_text())["test"]["base"]
+    number = trade_off.FAMILIES["elsewhere"][0].index(settings.shares.elsewhere)
+    right = np.array(kept["flags"]["elsewhere"])[:, number]
+    row = next(row for row in document["rows"] if (row["content"], row["history"]) == ("own", 15))
+    assert row["people"] == 24
+    assert row["gain"]["seeds"][1] == pytest.approx((right - np.array(kept["plain"])).mean())
+    assert row["gain"]["mean"] == pytest.approx(np.mean(row["gain"]["seeds"]))
+    assert row["gain"]["low"] < row["gain"]["mean"] < row["gain"]["high"]
+    page = STUDIES["trade-off"]
+    header, rows = page.table(document)
+    assert len(header) == len(rows[0])
+    assert "95 % intervals over people and photos" in page.about(document)
 
 
 def test_a_person_is_harmed_where_the_whole_interval_is_below_zero():

@@ -171,7 +171,9 @@ def test_a_signed_bundle_does_not_take_the_place_of_a_folder_that_is_none(made, 
     assert bundle.manifest.task.classes, "an empty folder is one to use"
     (tmp_path / "photos" / "manifest.json").unlink()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    refused(made["ben"], sign(made["ben"], KEY), tmp_path / "photos", None, "photos is not replaced: it is not a bundle")
+    refused(
+        made["ben"], sign(made["ben"], KEY), tmp_path / "photos", None, "photos is not replaced: it is not a bundle"
+    )
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
