@@ -528,8 +528,10 @@ public final class FileHistory implements AutoCloseable {
     /** Writes what is kept into a new file, which takes the old one's place; what was in the old one is overwritten. */
     private void rewrite() throws IOException {
         File made = beside(".new");
-        RandomAccessFile writer = new RandomAccessFile(made, "rw");
+        RandomAccessFile old = path.exists() ? new RandomAccessFile(path, "rw") : null; // stays open over the rename
+        RandomAccessFile writer = null;
         try {
+            writer = new RandomAccessFile(made, "rw");
             writer.setLength(0);
             writer.write(HistoryLog.HEADER);
             for (Map<String, HistoryLog.Entry> rows : spaces.values()) {
@@ -538,28 +540,27 @@ public final class FileHistory implements AutoCloseable {
             writeAll(writer, labels);
             writeAll(writer, settings);
             writer.getFD().sync();
-        } finally {
-            writer.close();
-        }
-        RandomAccessFile old = path.exists() ? new RandomAccessFile(path, "rw") : null; // stays open over the rename
-        try {
             if (!made.renameTo(path)) {
                 throw new IOException(made + " cannot take the place of " + path.getName());
+            }
+            RandomAccessFile before = file;
+            file = writer; // before anything else can fail: the old file has no name any more
+            writer = null;
+            if (before != null) {
+                before.close();
             }
             Durable.folder(path.getAbsoluteFile().getParentFile()); // else a power cut may leave the name of the old one
             if (old != null) {
                 overwrite(old);
             }
         } finally {
+            if (writer != null) {
+                writer.close();
+            }
             if (old != null) {
                 old.close();
             }
         }
-        if (file != null) {
-            file.close();
-        }
-        file = new RandomAccessFile(path, "rw");
-        file.seek(file.length());
     }
 
     private static void overwrite(RandomAccessFile old) throws IOException {

@@ -11,6 +11,7 @@ import java.io.RandomAccessFile;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Scanner;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -214,7 +215,7 @@ public class FileHistoryTest {
         Process opening = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-Xmx20m", "-XX:+UseSerialGC", "-cp",
                 System.getProperty("java.class.path"), Opener.class.getName(), path().getPath()).redirectErrorStream(true)
                 .start();
-        java.util.Scanner said = new java.util.Scanner(opening.getInputStream(), "UTF-8").useDelimiter("\\A");
+        Scanner said = new Scanner(opening.getInputStream(), "UTF-8").useDelimiter("\\A");
         assertEquals("2000 of 10 MB", said.hasNext() ? said.next().trim() : "nothing");
     }
 
@@ -273,6 +274,46 @@ public class FileHistoryTest {
         assertFalse(content.contains("secret"));
         assertEquals(Arrays.asList("photo0", "photo2"), history.recall("space", 9, 3, null).photos());
         history.close();
+    }
+
+    /** The disk takes no byte beyond a limit, so that the new file fits and the old one cannot be overwritten. */
+    @Test
+    public void whatIsStoredAfterAnOldFileCouldNotBeOverwrittenIsNotLost() throws Exception {
+        FileHistory history = new FileHistory(path());
+        history.append("space", "large", "", new float[100000]);
+        history.append("space", "photo0", "name0", feature(0));
+        history.close();
+        assertEquals("refused, then stored", onADiskOf(200, EraseAndStore.class));
+        history = new FileHistory(path());
+        assertEquals(0, history.damaged());
+        assertEquals(Arrays.asList("photo0", "photo1"), history.recall("space", 9, 3, null).photos());
+        assertEquals("fox", history.labels().get("photo1"));
+        history.close();
+    }
+
+    /** Erases a photo, which fails, and goes on. */
+    public static final class EraseAndStore {
+        public static void main(String[] arguments) throws Exception {
+            FileHistory history = new FileHistory(new File(arguments[0]));
+            try {
+                history.erase("large");
+            } catch (HistoryException error) {
+                System.out.print("refused, ");
+            }
+            history.append("space", "photo1", "name1", feature(1));
+            history.setLabel("photo1", "fox");
+            history.close();
+            System.out.println("then stored");
+        }
+    }
+
+    /** Says what a program of its own said, whose files may not grow beyond a number of blocks of 512 or 1024 bytes. */
+    private String onADiskOf(int blocks, Class<?> program) throws Exception {
+        Process running = new ProcessBuilder("sh", "-c", "ulimit -f " + blocks + " && exec \"$@\"", "sh",
+                System.getProperty("java.home") + "/bin/java", "-XX:-UsePerfData", "-cp", System.getProperty("java.class.path"),
+                program.getName(), path().getPath()).redirectErrorStream(true).start();
+        Scanner said = new Scanner(running.getInputStream(), "UTF-8").useDelimiter("\\A");
+        return said.hasNext() ? said.next().trim() : "nothing";
     }
 
     @Test
