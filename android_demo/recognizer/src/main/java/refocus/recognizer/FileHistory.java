@@ -85,7 +85,12 @@ public final class FileHistory implements AutoCloseable {
         if (lock == null) {
             throw inUse(path);
         }
-        beside(".new").delete(); // of a rewrite that was killed: the file itself is whole
+        File made = beside(".new");
+        if (path.exists()) {
+            made.delete(); // of a rewrite that was killed: the file itself is there
+        } else if (made.exists() && !made.renameTo(path)) { // killed when a damaged file was set aside: the new one is whole
+            throw new IOException(made + " cannot take the place of " + path.getName());
+        }
         byte[] start = start();
         boolean zeroed = start.length > 0 && Arrays.equals(start, new byte[start.length]); // a rewrite that lost its new name
         boolean fresh = start.length < HistoryLog.HEADER.length && HistoryLog.startsLike(start);
@@ -96,10 +101,12 @@ public final class FileHistory implements AutoCloseable {
         HistoryLog.Scan found = fresh ? new HistoryLog.Scan() : takeInAll();
         damaged = Math.max(found.damaged, zeroed ? 1 : 0);
         if (damaged > 0) {
-            setAside = beside(".damaged-" + System.currentTimeMillis());
-            copy(path, setAside);
+            File aside = beside(".damaged-" + System.currentTimeMillis());
+            rewrite(aside);
+            setAside = aside;
+            return;
         }
-        if (fresh || damaged > 0) {
+        if (fresh) {
             rewrite();
             return;
         }
@@ -476,7 +483,6 @@ public final class FileHistory implements AutoCloseable {
      * @throws HistoryException the file is in use, or cannot be overwritten or deleted; erase again
      */
     public static void destroy(File path) throws HistoryException {
-        File[] all = path.getAbsoluteFile().getParentFile().listFiles();
         File lockPath = new File(path.getPath() + ".lock");
         try {
             RandomAccessFile lockFile = new RandomAccessFile(lockPath, "rw");
@@ -484,6 +490,11 @@ public final class FileHistory implements AutoCloseable {
                 if (lock(lockFile) == null) {
                     throw inUse(path);
                 }
+                File made = new File(path.getPath() + ".new");
+                if (made.exists()) {
+                    overwriteAndDelete(made); // first: an opening takes it for the profile where the file itself is gone
+                }
+                File[] all = path.getAbsoluteFile().getParentFile().listFiles();
                 for (File file : all == null ? new File[0] : all) {
                     boolean own = file.getName().equals(path.getName()) || file.getName().startsWith(path.getName() + ".");
                     if (own && !file.getName().equals(lockPath.getName())) {
@@ -527,8 +538,18 @@ public final class FileHistory implements AutoCloseable {
 
     /** Writes what is kept into a new file, which takes the old one's place; what was in the old one is overwritten. */
     private void rewrite() throws IOException {
+        rewrite(null);
+    }
+
+    /**
+     * Writes what is kept into a new file, which takes the old one's place.
+     *
+     * @param aside name that the old file gets once the new one is whole, without room for a copy; null: it is overwritten
+     */
+    private void rewrite(File aside) throws IOException {
         File made = beside(".new");
-        RandomAccessFile old = path.exists() ? new RandomAccessFile(path, "rw") : null; // stays open over the rename
+        boolean overwritten = aside == null && path.exists();
+        RandomAccessFile old = overwritten ? new RandomAccessFile(path, "rw") : null; // stays open over the rename
         RandomAccessFile writer = null;
         try {
             writer = new RandomAccessFile(made, "rw");
@@ -540,7 +561,10 @@ public final class FileHistory implements AutoCloseable {
             writeAll(writer, labels);
             writeAll(writer, settings);
             writer.getFD().sync();
-            if (!made.renameTo(path)) {
+            if (aside != null && !path.renameTo(aside)) {
+                throw new IOException(path + " cannot be set aside as " + aside.getName());
+            }
+            if (!made.renameTo(path)) { // where the old one is aside, the next opening tries again
                 throw new IOException(made + " cannot take the place of " + path.getName());
             }
             RandomAccessFile before = file;
@@ -556,6 +580,9 @@ public final class FileHistory implements AutoCloseable {
         } finally {
             if (writer != null) {
                 writer.close();
+                if (path.exists()) {
+                    made.delete(); // the room that it takes may be all that is left
+                }
             }
             if (old != null) {
                 old.close();
@@ -574,15 +601,6 @@ public final class FileHistory implements AutoCloseable {
     private static void writeAll(RandomAccessFile writer, Map<String, HistoryLog.Entry> rows) throws IOException {
         for (HistoryLog.Entry entry : rows.values()) {
             writer.write(HistoryLog.encode(entry));
-        }
-    }
-
-    private static void copy(File from, File to) throws IOException {
-        byte[] part = new byte[1 << 16];
-        try (RandomAccessFile reader = new RandomAccessFile(from, "r"); RandomAccessFile writer = new RandomAccessFile(to, "rw")) {
-            for (int count = reader.read(part); count >= 0; count = reader.read(part)) {
-                writer.write(part, 0, count);
-            }
         }
     }
 

@@ -11,6 +11,7 @@ import java.io.RandomAccessFile;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.List;
 import java.util.Scanner;
 import org.junit.Rule;
 import org.junit.Test;
@@ -190,6 +191,60 @@ public class FileHistoryTest {
             assertEquals(0, history.damaged());
             history.close();
         }
+    }
+
+    /** Where the damaged file and a copy of it do not fit, its whole records may. */
+    @Test
+    public void aDamagedFileIsSetAsideOnceAndWithoutRoomForACopyOfIt() throws Exception {
+        FileHistory history = new FileHistory(path());
+        history.append("space", "damaged", "", new float[100000]);
+        history.append("space", "photo0", "", new float[50000]);
+        history.close();
+        byte[] content = Files.readAllBytes(path().toPath());
+        content[HistoryLog.HEADER.length + 30] ^= 1;
+        Files.write(path().toPath(), content);
+        for (int attempt = 0; attempt < 3; attempt++) {
+            assertEquals("refused", onADiskOf(100, Open.class)); // less than the whole records take
+            assertEquals("no part of a copy stays", Arrays.asList("anna.history", "anna.history.lock"), files());
+        }
+        assertArrayEquals(content, Files.readAllBytes(path().toPath()));
+        assertEquals("1 damaged", onADiskOf(500, Open.class));
+        assertEquals("0 damaged", onADiskOf(500, Open.class));
+        assertEquals(3, files().size());
+        assertTrue(files().get(1), files().get(1).startsWith("anna.history.damaged-"));
+        assertArrayEquals(content, Files.readAllBytes(new File(scratch.getRoot(), files().get(1)).toPath()));
+        history = new FileHistory(path());
+        assertTrue(history.has("space", "photo0"));
+        history.close();
+    }
+
+    /** Opens a file, and closes it. */
+    public static final class Open {
+        public static void main(String[] arguments) throws Exception {
+            try (FileHistory history = new FileHistory(new File(arguments[0]))) {
+                System.out.println(history.damaged() + " damaged");
+            } catch (HistoryException error) {
+                System.out.println("refused");
+            }
+        }
+    }
+
+    private List<String> files() {
+        String[] found = scratch.getRoot().list();
+        Arrays.sort(found);
+        return Arrays.asList(found);
+    }
+
+    /** A kill between the two renames leaves no file of the profile's name. */
+    @Test
+    public void aProfileWhoseDamagedFileIsAsideWhenTheProcessIsKilledIsWhole() throws Exception {
+        filled(path(), 3).close();
+        assertTrue(path().renameTo(new File(path().getPath() + ".new")));
+        Files.write(new File(path().getPath() + ".damaged-1").toPath(), new byte[9]);
+        FileHistory history = new FileHistory(path(), 4, 1 << 20);
+        assertEquals(3, history.size("space"));
+        history.close();
+        assertEquals(Arrays.asList("anna.history", "anna.history.damaged-1", "anna.history.lock"), files());
     }
 
     @Test
