@@ -1,7 +1,6 @@
 package refocus.app;
 
 import android.content.ContentResolver;
-import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashSet;
@@ -90,7 +89,7 @@ final class IndexRun implements Runnable {
         boolean finished = error == null && run != null && run.report.finished;
         try {
             end(finished);
-        } catch (RefocusException | IOException | RuntimeException | OutOfMemoryError wrong) {
+        } catch (RefocusException | RuntimeException | OutOfMemoryError wrong) {
             error = error == null ? wrong : error;
         }
         app.ended(this, error);
@@ -175,7 +174,7 @@ final class IndexRun implements Runnable {
         return !app.profiles().names().contains(folder.profile);
     }
 
-    private void end(boolean finished) throws RefocusException, IOException {
+    private void end(boolean finished) throws RefocusException {
         if (run == null || isErased()) {
             return;
         }
@@ -192,7 +191,7 @@ final class IndexRun implements Runnable {
     }
 
     /** What was looked at waits no more, but for what may be readable another time. */
-    private void forgetGiven() throws RefocusException, IOException {
+    private void forgetGiven() throws RefocusException {
         List<String> missed = new ArrayList<String>();
         List<String> done = new ArrayList<String>();
         for (String place : given.subList(0, run.report.looked)) {

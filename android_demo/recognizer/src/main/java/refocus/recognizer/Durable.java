@@ -7,11 +7,11 @@ import java.nio.channels.FileChannel;
 import java.nio.file.StandardOpenOption;
 
 /** What a power cut must not undo: content that is on the disk before its file takes a place, and the place itself. */
-final class Durable {
+public final class Durable {
     private Durable() {}
 
     /** Waits until a folder's names are on the disk, where the system offers that for folders. */
-    static void folder(File folder) {
+    public static void folder(File folder) {
         try (FileChannel channel = FileChannel.open(folder.toPath(), StandardOpenOption.READ)) {
             channel.force(true);
         } catch (IOException notOffered) {

@@ -98,6 +98,52 @@ public class ModelTest {
         assertEquals(Arrays.asList("content://b"), new ChosenPhotos(file).all());
     }
 
+    /** Another app may give any place; an earlier app wrote a tab of it as it was, which ended the list there. */
+    @Test
+    public void aPlaceWithATabOrALineBreakCostsNoOtherPhotoThatWaits() throws Exception {
+        File file = new File(scratch.getRoot(), "chosen");
+        List<String> places = new ArrayList<String>(Arrays.asList("content://1", "content://holiday\tpicture", "content://a\tb\t2",
+                "content://two\r\nlines", "\u001b\u0000\t9\u001b", "content://back\\slash", "", "content://2"));
+        new ChosenPhotos(file).add(places);
+        assertEquals(places, new ChosenPhotos(file).all());
+        new ChosenPhotos(file).missed(places);
+        assertEquals(places, new ChosenPhotos(file).all());
+        new ChosenPhotos(file).remove(places.subList(1, 3));
+        places.subList(1, 3).clear();
+        assertEquals(places, new ChosenPhotos(file).all());
+        java.nio.file.Files.write(file.toPath(), ("content://1\t3\ncontent://holiday\tof\t2024\n\u0000\u0000\ncontent://back\\slash\n")
+                .getBytes("UTF-8"));
+        new ChosenPhotos(file).add(Arrays.asList("content://2"));
+        assertEquals(Arrays.asList("content://1", "content://holiday\tof\t2024", "content://back\\slash", "content://2"),
+                new ChosenPhotos(file).all());
+    }
+
+    @Test
+    public void aFileOfPhotosThatWaitIsNotReplacedWhereItCannotBeRead() throws Exception {
+        File unreadable = scratch.newFolder();
+        File file = new File(scratch.getRoot(), "chosen");
+        java.nio.file.Files.createSymbolicLink(file.toPath(), unreadable.toPath());
+        ChosenPhotos chosen = new ChosenPhotos(file);
+        List<String> one = Arrays.asList("content://1");
+        for (int call = 0; call < 4; call++) {
+            try {
+                if (call == 0) {
+                    chosen.all();
+                } else if (call == 1) {
+                    chosen.add(one);
+                } else if (call == 2) {
+                    chosen.remove(one);
+                } else {
+                    chosen.missed(one);
+                }
+                fail("call " + call + " took it for an empty one");
+            } catch (HistoryException error) {
+                assertTrue(error.getMessage(), error.getMessage().contains("cannot be read"));
+                assertEquals(unreadable.getCanonicalFile(), file.getCanonicalFile());
+            }
+        }
+    }
+
     @Test
     public void theOldestOfWhatGivesWayLeavesAFullIndexAndNoMoreThanNeedBe() {
         Map<String, String> indexed = new java.util.LinkedHashMap<String, String>();
