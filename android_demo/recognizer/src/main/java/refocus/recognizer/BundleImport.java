@@ -96,23 +96,28 @@ public final class BundleImport {
         int entries = 0;
         int files = 0;
         byte[] chunk = new byte[1 << 16];
-        for (ZipEntry entry = zip.getNextEntry(); entry != null; entry = zip.getNextEntry()) {
+        for (ZipEntry entry = next(zip); entry != null; entry = next(zip)) {
             if (entry.isDirectory()) {
                 continue;
             }
             if (++entries > MAX_FILES) {
                 throw new IOException("more than any bundle holds");
             }
-            File to = new File(folder, entry.getName());
+            String path = path(entry);
+            File to = new File(folder, path);
             if (!to.getCanonicalPath().startsWith(folder.getCanonicalPath() + File.separator)) {
                 throw new BundleException("'" + entry.getName() + "' leads out of the file; pick another one");
             }
-            if (isOfTheSystem(entry.getName())) {
+            if (isOfTheSystem(path)) {
                 continue;
             }
             files++;
             if (!to.getParentFile().isDirectory() && !to.getParentFile().mkdirs()) {
+                refuseFileAbove(to, folder, path);
                 throw noRoom(to.getParentFile() + " cannot be made", null);
+            }
+            if (to.isDirectory()) {
+                throw new IOException("its '" + path + "' is a file and a folder");
             }
             OutputStream out = open(to);
             try {
@@ -129,6 +134,31 @@ public final class BundleImport {
         }
         if (files == 0) {
             throw new IOException("not a zip file, or an empty one");
+        }
+    }
+
+    private static ZipEntry next(ZipInputStream zip) throws IOException {
+        try {
+            return zip.getNextEntry();
+        } catch (IllegalArgumentException error) { // which Java throws for such a name
+            throw new IOException("a name in it is not UTF-8", error);
+        }
+    }
+
+    /** A file's path in the bundle; some tools write ./manifest.json. */
+    private static String path(ZipEntry entry) {
+        String path = entry.getName();
+        while (path.startsWith("./")) {
+            path = path.substring(2);
+        }
+        return path;
+    }
+
+    private static void refuseFileAbove(File to, File folder, String path) throws IOException {
+        for (File above = to.getParentFile(); above != null && !above.equals(folder); above = above.getParentFile()) {
+            if (above.isFile()) {
+                throw new IOException("its '" + path + "' lies in a file");
+            }
         }
     }
 

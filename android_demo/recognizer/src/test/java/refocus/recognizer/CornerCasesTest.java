@@ -101,6 +101,40 @@ public class CornerCasesTest {
         }
     }
 
+    /** As bsdtar and some scripts write them. */
+    @Test
+    public void aZipWhosePathsBeginWithADotIsABundle() throws Exception {
+        Golden golden = Golden.all().get(0);
+        for (String prefix : new String[] {"./", "././", "./wrapped/"}) {
+            File target = new File(scratch.newFolder(), "installed");
+            BundleImport.unpack(new ByteArrayInputStream(Bundles.zip(golden.bundle.folder, prefix, "./.DS_Store")), target);
+            assertEquals(golden.bundle.sha256, Bundle.load(target).sha256);
+        }
+    }
+
+    @Test
+    public void aZipWithANameThatIsNotUtf8OrThatIsAFileAndAFolderIsCalledNoBundle() throws Exception {
+        File some = scratch.newFolder();
+        Files.write(new File(some, "manXfest.json").toPath(), new byte[1]);
+        String zip = new String(Bundles.zip(some, "", null), "ISO-8859-1");
+        byte[] latin = zip.replace("manXfest", "man\u00effest").getBytes("ISO-8859-1");
+        assertTrue(new File(some, "a").mkdir());
+        Files.write(new File(some, "a/b").toPath(), new byte[1]);
+        File plain = scratch.newFolder();
+        Files.write(new File(plain, "a").toPath(), new byte[1]);
+        byte[][] wrong = {latin, Bundles.zip(some, "", "a"), Bundles.zip(some, "a/b/", "a"), Bundles.zip(plain, "", "a/b")};
+        String[] words = {"a name in it is not UTF-8", "its 'a/b' lies in a file", "its 'a/b/", "its 'a' is a file and a folder"};
+        for (int i = 0; i < wrong.length; i++) {
+            try {
+                BundleImport.unpack(new ByteArrayInputStream(wrong[i]), new File(scratch.newFolder(), "installed"));
+                fail(words[i]);
+            } catch (BundleException error) {
+                assertEquals(error.getMessage(), Reason.MODEL_DAMAGED, error.reason);
+                assertTrue(error.getMessage(), error.getMessage().contains(words[i]));
+            }
+        }
+    }
+
     @Test
     public void aBundleThatCountsClassSharesIsAnsweredWithoutThemAndSaysSo() throws Exception {
         Golden golden = Golden.all().get(0);
