@@ -181,8 +181,8 @@ class FeatureHistory:
         known = self._known_of(space)
         if known is None or self._last_append[2] != self._file.reads:
             return None
-        if photo in known.photos:
-            return ()
+        if photo in known.photos:  # unless another process has erased or evicted it since
+            return () if self._file.is_unchanged else None
         by = likely[0].identity if likely is not None else ""
         evicted = known.evicted_for(len(value), self._bounds)
         if evicted is None or by not in ("", known.classifier):

@@ -175,7 +175,7 @@ class ProfileFile:
         """Puts what is readable into a fresh file and opens that. The caller holds the lock."""
         self._note(recover(self.path, reason, held))
         witness.write(self._lock, self._connect())
-        self._publish((self._look_at_state() or State.new()).after_a_write())
+        self._publish_write()
 
     def _note(self, found: Recovery) -> None:
         self.recovered = found.after(self.recovered)
@@ -274,7 +274,8 @@ class ProfileFile:
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
         before, held = witness.read(self._lock), Held()
-        self._publish((self._look_at_state() or State.new()).during_a_write())
+        if (state := self._look_at_state()) is not None:
+            self._publish(state.during_a_write())
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
@@ -296,7 +297,7 @@ class ProfileFile:
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
-            self._publish((self._state or State.new()).after_a_write())
+            self._publish_write()
         witness.write(self._lock, held)
         self._write_log_back()
         return result
@@ -451,6 +452,12 @@ class ProfileFile:
             journal.write_raw(self._lock, self._raw)
         except OSError:
             self._raw = b""
+
+    def _publish_write(self) -> None:
+        """Counts a write. Where there is no state none is made: a new one says that the journal holds nothing, which
+        :meth:`_fold` alone can say."""
+        if (state := self._look_at_state()) is not None:
+            self._publish(state.after_a_write())
 
     def _settle(self) -> None:
         """Moves photos in the journal to the database, so that a query finds them."""

@@ -295,6 +295,30 @@ def test_an_emptied_lock_file_loses_nothing(left):
         assert history.recovered is None
 
 
+def test_a_damaged_database_and_a_lost_lock_file_lose_nothing_of_the_journal(left):
+    left.write_bytes(b"\xff" * left.stat().st_size)
+    left.with_name("p.lock").unlink()
+    with opened(left) as history:
+        assert numbers(history) == list(range(20))
+        assert history.recovered.lost.features == 0
+
+
+def test_a_kill_while_a_journal_without_a_state_is_moved_loses_nothing(left, tmp_path, monkeypatch):
+    os.truncate(left.with_name("p.lock"), 0)
+    fold = journal.fold
+
+    def seen(database, records):
+        fold(database, records)
+        killed(left, tmp_path / "killed")  # before the transaction is committed
+
+    monkeypatch.setattr(journal, "fold", seen)
+    opened(left).close()
+    monkeypatch.undo()
+    with opened(tmp_path / "killed" / "p") as history:
+        assert numbers(history) == list(range(20))
+        assert history.recovered is None
+
+
 def test_a_journal_that_is_deleted_while_it_is_open_costs_nothing(path):
     with opened(path) as history:
         fill(history, range(10))
@@ -330,6 +354,20 @@ def test_another_connection_sees_what_is_in_the_journal_and_is_seen(path):
         fill(one, range(40, 50))
     with opened(path) as again:
         assert numbers(again) == [*expected, *range(40, 50)]
+
+
+def test_a_photo_that_another_process_erased_or_evicted_is_stored_again(path):
+    with opened(path) as one:
+        fill(one, range(6))
+        with opened(path) as other:
+            other.erase("photo3")
+        assert fill(one, [3]) == [()]
+        assert numbers(one) == [0, 1, 2, 4, 5, 3]
+        fill(one, range(10, 14))
+        with FeatureHistory(path, capacity=4) as other:
+            fill(other, [20])
+        fill(one, [10])
+        assert numbers(one) == [11, 12, 13, 20, 10]
 
 
 WRITER = """
