@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -250,6 +250,10 @@ class ClassShares:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._slots
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """The keys of the photos, in the order in which they were added."""
+        return iter(self._slots)
 
     def add(self, row: LikelyClasses, key: Hashable = None) -> None:
         """Takes one photo into account, after it was answered.

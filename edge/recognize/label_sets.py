@@ -10,7 +10,7 @@ Notation: C labels, n photos.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -76,6 +76,10 @@ class LabelShares:
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._labels[0]
+
+    def __iter__(self) -> Iterator[Hashable]:
+        """The keys of the photos, in the order in which they were added."""
+        return iter(self._labels[0])
 
     def add(self, row: LikelyClasses, key: Hashable = None) -> None:
         """Takes one photo into account, after it was answered.

@@ -155,11 +155,14 @@ class ProfileShares:
             )
 
     def _refresh(self) -> None:
-        """Takes in what others stored; begins again where they erased something."""
+        """Takes in what others stored as the newest; begins again where they erased something or, as a move to another
+        model does, filled in older photos: the last one that is added counts as the newest."""
         self._version, self._rows = -1, None
         version = self._history.version()
         rows = self._filled()
-        if sum(photo in self.now for photo, _ in rows) < len(self.now):
+        known = [number for number, (photo, _) in enumerate(rows) if photo in self.now]
+        end = known[-1] + 1 if known else 0
+        if [photo for photo, _ in rows[max(0, end - self._settings.capacity) : end]] != list(self.now):
             self.now.clear()
         for photo, row in rows[max(0, len(rows) - self._settings.capacity) :]:
             if photo not in self.now:

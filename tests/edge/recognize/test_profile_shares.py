@@ -74,9 +74,9 @@ def counting(old, tmp_path_factory):
     return {form: variant(old / "bundles" / name, folder / form) for form, name in FORMS.items()}
 
 
-def answers(bundle, profile, files, **more):
+def answers(bundle, profile, files, remember=True, **more):
     with Recognizer(bundle, profile, threads=1, **more) as recognizer:
-        return [recognizer.recognize(file.read_bytes(), str(file)) for file in files]
+        return [recognizer.recognize(file.read_bytes(), str(file), remember) for file in files]
 
 
 def assert_same(one, other):
@@ -280,6 +280,26 @@ def test_a_moving_profile_counts_in_both_models(counting, photos, tmp_path):
         moving.migration.switch()
         counted = [moving.recognize(file.read_bytes(), str(file)).shared.estimate.photos for file in photos[8:]]
     assert counted == [8, 9, 10, 11]
+    for model in (old_model, new_model):
+        model.close()
+
+
+def test_photos_that_are_filled_in_at_older_places_do_not_count_as_the_newest(counting, photos, tmp_path):
+    answers(counting["window"], tmp_path / "p", photos[:5])
+    old_model, new_model = (Recognizer(counting[form], None, threads=1) for form in ("window", "none"))
+    assert old_model.space != new_model.space
+    with DualWriteRecognizer(old_model, new_model, tmp_path / "p") as moving:
+        moving.migration.start()
+        moving.migration.switch()
+        for file in photos[5:9]:
+            assert moving.recognize(file.read_bytes(), str(file)).shared
+        while moving.migration.step(photos=2):
+            live = [moving.recognize(file.read_bytes(), remember=False) for file in photos[9:]]
+            fresh = [answers(counting["none"], tmp_path / "p", [file], remember=False)[0] for file in photos[9:]]
+            for one, other in zip(live, fresh, strict=True):
+                np.testing.assert_allclose(one.logits, other.logits, atol=1e-6)
+                np.testing.assert_allclose(*(found.shared.estimate.weights for found in (one, other)), atol=1e-6)
+        assert live[0].shared.estimate.photos == 9
     for model in (old_model, new_model):
         model.close()
 
