@@ -49,7 +49,8 @@ class Model(Protocol):
         window: photos that its head looks back on.
 
     One that has ``numeric_path`` too has it recorded beside its features; one that has ``capacity``, the number of
-    photos that it keeps, finds as many of them, however few the history was opened for.
+    photos that it keeps, finds as many of them, however few the history was opened for. One that has ``looks_back``,
+    the number of photos that its answers rest on, is warm with as many, where its head's window is not all of it.
     """
 
     space: str
@@ -76,7 +77,7 @@ class Migration:
     """One profile's move from an old model to a new one.
 
     Nothing changes before :meth:`start`. From then on :meth:`step` computes the new history from the originals, newest
-    photos first, and switches when it is warm: when it holds as many photos as the new head looks back on, or as the
+    photos first, and switches when it is warm: when it holds as many photos as the new model looks back on, or as the
     old history held, whichever is less. Where originals are gone, new photos make it warm instead. Labels and settings
     belong to photos and to the profile: nothing here touches them.
 
@@ -167,7 +168,8 @@ class Migration:
                 return
             else:
                 self._check_old(held)
-                self._move(state, "warming", enough=min(self._models["new"].window, held))
+                new = self._models["new"]
+                self._move(state, "warming", enough=min(getattr(new, "looks_back", new.window), held))
 
     def switch(self) -> None:
         """Lets the new model serve now, warm or not.

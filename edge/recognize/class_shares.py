@@ -130,6 +130,12 @@ class ShareSettings:
                 f"class shares: {hypotheses} hypotheses (strengths x half_lives); expected 1 to {MOST_HYPOTHESES}"
             )
 
+    @property
+    def looks_back(self) -> int:
+        """Photos with which an estimate has begun to be the person's: as many as the longest half-life, or as the prior
+        weighs, whichever is more."""
+        return min(math.ceil(max(*self.strengths, *self.half_lives)), self.capacity)
+
     def identity(self, labels: Sequence[str]) -> str:
         """What stored rows depend on besides the feature and the classifier: SHA-256 of the labels and of the settings
         that :meth:`ClassShares.row` reads. Rows that were stored under another identity must be computed again."""

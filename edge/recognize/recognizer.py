@@ -38,7 +38,7 @@ from refocus.edge.photos.preprocess import (
 from refocus.edge.recognize.chosen_target import target_for
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
-from refocus.edge.recognize.label_sets import AnyShares, probabilities_of, shares_of
+from refocus.edge.recognize.label_sets import AnyShares, probabilities_of, settings_of, shares_of
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, shared
 from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.recognize.serving_head import NATIVE, load_head
@@ -182,6 +182,8 @@ class Recognizer:
     Attributes:
         head_passed_over: why the bundle's native head does not serve; "" where it does, or was not to.
         capacity: photos that a profile keeps.
+        looks_back: photos that answers rest on: the head's window or, where class shares are counted, as many as these
+            need to say something of the person, if that is more.
         mark: called with its name of ``STAGES`` at the end of each stage of a photo, for those who measure.
 
     Raises:
@@ -256,6 +258,8 @@ class Recognizer:
         self._counts_shares = declared is not None
         counted = declared.capacity if declared is not None else CAPACITY
         self.capacity = max(keeping.capacity or counted, self.window)
+        needed = settings_of(declared).looks_back if declared is not None else 0
+        self.looks_back = max(self.window, min(needed, self.capacity))
         self.history: FeatureHistory | None = None
         self._make_memory = HISTORY_SELECTIONS[memory]
         self._memory: HistorySelection | None = None

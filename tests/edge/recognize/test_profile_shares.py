@@ -284,6 +284,41 @@ def test_a_moving_profile_counts_in_both_models(counting, photos, tmp_path):
         model.close()
 
 
+@pytest.mark.parametrize("originals", [True, False])
+def test_a_model_that_counts_is_not_warm_without_photos(originals, old, counting, photos, tmp_path):
+    """Its head looks back on none, but its shares do."""
+    shutil.copytree(photos[0].parent, tmp_path / "photos")
+    seen = [tmp_path / "photos" / file.name for file in photos]
+    answers(counting["window"], tmp_path / "p", seen[:6])
+    if not originals:
+        shutil.rmtree(tmp_path / "photos")
+    few = variant(old / "bundles" / "personal", tmp_path / "few", half_lives=(0.0, 3.0), strengths=(2.5,))
+    with DualWriteRecognizer(Recognizer(counting["window"]), Recognizer(few), tmp_path / "p") as moving:
+        moving.migration.start()
+        assert moving.migration.status().enough == 3
+        while moving.migration.status().stage == "warming" and moving.migration.step(photos=1):
+            pass
+        for number, file in enumerate(photos[6:9] if not originals else ()):
+            found = moving.migration.status()
+            assert (found.stage, found.new) == ("warming", number)
+            moving.recognize(file, str(file))
+            moving.migration.step()
+        found = moving.migration.status()
+        assert found.stage == "switched"
+        assert found.new >= 3
+
+
+def test_what_a_model_that_counts_looks_back_on_is_never_more_than_it_keeps(old, counting, tmp_path):
+    for keeping, wanted in ((RetentionPolicy(), 32), (RetentionPolicy(20), 20)):
+        with Recognizer(counting["none"], threads=1, keeping=keeping) as recognizer:
+            assert (recognizer.window, recognizer.looks_back) == (0, wanted)
+    few = variant(old / "bundles" / "personal", tmp_path / "few", strengths=(1e9,), capacity=8)
+    with Recognizer(few, threads=1) as recognizer:
+        assert recognizer.looks_back == 8
+    with Recognizer(counting["none"], threads=1, shares=False) as recognizer:
+        assert recognizer.looks_back == 0
+
+
 def test_photos_that_are_filled_in_at_older_places_do_not_count_as_the_newest(counting, photos, tmp_path):
     answers(counting["window"], tmp_path / "p", photos[:5])
     old_model, new_model = (Recognizer(counting[form], None, threads=1) for form in ("window", "none"))
