@@ -98,6 +98,8 @@ class Bounds:
         victim: the policy.
         paths: what computes features, by feature space; recorded beside each of them.
         capacities: of feature spaces whose model keeps more than ``capacity``.
+        shrinks: whether a space that holds more than its capacity is cut to it; else it gives up one photo for each
+            that is stored.
     """
 
     capacity: int
@@ -106,10 +108,12 @@ class Bounds:
     victim: Policy
     paths: Mapping[str, str] = field(default_factory=dict)
     capacities: Mapping[str, int] = field(default_factory=dict)
+    shrinks: bool = True
 
-    def capacity_of(self, space: str) -> int:
-        """Features that one space may hold."""
-        return max(self.capacity, self.capacities.get(space, 0))
+    def capacity_of(self, space: str, held: int = 0) -> int:
+        """Features that one space may hold, which holds some now."""
+        most = max(self.capacity, self.capacities.get(space, 0))
+        return most if self.shrinks else max(most, held)
 
 
 def make_room(
@@ -117,7 +121,8 @@ def make_room(
 ) -> tuple[int | None, list[tuple[str, str]]]:
     """Evicts until one more feature of ``size`` bytes fits, and brings the tally up to date with it.
 
-    A space at its capacity gives way itself; for the bytes of the profile, the space that holds most gives way.
+    A space at its capacity gives way itself, by one photo where the bounds do not shrink it; for the bytes of the
+    profile, the space that holds most gives way.
 
     Returns:
         the slot of the last evicted photo, for the new one to overwrite, None if nothing had to go; and space and
@@ -127,9 +132,10 @@ def make_room(
     before: dict[str, tuple[int, int]] = {name: (count, used) for name, count, used in rows}
     after = dict(before)
     slot, evicted = None, []
+    capacity = bounds.capacity_of(space, before.get(space, (0, 0))[0])
     while True:
         count, used = after.get(space, (0, 0))
-        if count >= bounds.capacity_of(space):
+        if count >= capacity:
             crowded = space
         elif sum(used for _, used in after.values()) + size > bounds.max_bytes:
             crowded = max(after, key=lambda name: (after[name][1], name == space))

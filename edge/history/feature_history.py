@@ -40,7 +40,7 @@ class RetentionPolicy:
     """What a profile keeps, and how safely; see :class:`FeatureHistory`.
 
     Attributes:
-        capacity: None: ``CAPACITY``, or as many as a recogniser counts for class shares.
+        capacity: None: ``CAPACITY``, or what a recogniser's bundle needs; a longer history then stays as long as it is.
         journal: whether photos that come one after the other are stored in the append journal first.
     """
 
@@ -71,13 +71,15 @@ class FeatureHistory:
 
     Args:
         path: the profile's file; made, readable by its owner only, if it is missing.
-        capacity: features kept per feature space.
+        capacity: features kept per feature space; a space that holds more is cut to it with the next photo. None: as
+            ``usual`` says, and a space that holds more gives up one photo for each that is stored.
         max_bytes: bytes of features kept in the whole profile; the space that holds most gives way.
         eviction: which photo goes when a bound is reached: "oldest", "redundant" (one of two similar ones) or
             "reservoir" (what stays is a uniform sample of all photos ever stored).
         durability: "process" or "power".
         protect: newest photos of each space that no policy evicts, as far as the bounds allow.
         journal: with durability "process" only.
+        usual: features kept per feature space where nobody asked for a number.
 
     Raises:
         HistoryError: the file cannot be opened, is another program's, or is of a newer schema; an argument is wrong.
@@ -86,20 +88,22 @@ class FeatureHistory:
     def __init__(
         self,
         path: Path,
-        capacity: int = CAPACITY,
+        capacity: int | None = None,
         max_bytes: int = MAX_BYTES,
         eviction: str = "oldest",
         durability: str = "process",
         protect: int = PROTECT,
         journal: bool = False,
+        usual: int = CAPACITY,
     ) -> None:
+        shrinks, capacity = capacity is not None, usual if capacity is None else capacity
         if capacity < 1:
             raise HistoryError(f"capacity {capacity}: a history keeps at least one feature")
         self.path, self.capacity = path, capacity
         self._paths: dict[str, str] = {}
         self._capacities: dict[str, int] = {}
         chosen, protected = policy(eviction), min(protect, capacity - 1)
-        self._bounds = Bounds(capacity, max_bytes, protected, chosen, self._paths, self._capacities)
+        self._bounds = Bounds(capacity, max_bytes, protected, chosen, self._paths, self._capacities, shrinks)
         self._eviction, self._journal = eviction, journal and durability == "process"
         self._file = ProfileFile(path, durability)
         self._known: KnownPhotos | None = None
@@ -187,7 +191,7 @@ class FeatureHistory:
         evicted = known.evicted_for(len(value), self._bounds)
         if evicted is None or by not in ("", known.classifier):
             return None
-        bounds = self.capacity, self._bounds.max_bytes, self._bounds.protect, self._eviction
+        bounds = known.capacity(self._bounds), self._bounds.max_bytes, self._bounds.protect, self._eviction
         classes = likely[1].value if likely is not None else b""
         path = self._paths.get(space, "")
         record = Record(0, rows.milliseconds(), *bounds, space, photo, name, by, path, classes, value)

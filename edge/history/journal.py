@@ -369,7 +369,7 @@ class KnownPhotos:
         """Reads all but the identities again; False: they are not those of the file."""
         self.total = int(read("select total(bytes) from tally", ())[0][0])
         self.eldest.clear()
-        if len(self.photos) + MOST_RECORDS > bounds.capacity:
+        if len(self.photos) + MOST_RECORDS > self.capacity(bounds):
             query = (
                 "select photo, length(value) from feature indexed by newest where space = ? order by sequence limit ?"
             )
@@ -381,11 +381,16 @@ class KnownPhotos:
         counted = read("select total(count) from tally where space = ?", (self.space,))
         return int(counted[0][0]) == len(self.photos)
 
+    def capacity(self, bounds: Bounds) -> int:
+        """Photos that the space may hold, as it is now."""
+        return bounds.capacity_of(self.space, len(self.photos))
+
     def evicted_for(self, size: int, bounds: Bounds) -> tuple[str, ...] | None:
         """Identities of the photos that one more of so many bytes evicts; None: only SQLite can tell."""
-        if len(self.photos) < bounds.capacity and self.total + size <= bounds.max_bytes:
+        capacity = self.capacity(bounds)
+        if len(self.photos) < capacity and self.total + size <= bounds.max_bytes:
             return ()
-        if len(self.photos) == bounds.capacity and bounds.victim is oldest and self.eldest:
+        if len(self.photos) == capacity and bounds.victim is oldest and self.eldest:
             photo, freed = self.eldest[0]
             if self.total - freed + size <= bounds.max_bytes:
                 return (photo,)

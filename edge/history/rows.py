@@ -156,9 +156,7 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
     place, photo, stored, name, seal, theirs = row
     if seal != feature_seal(what.source, place, photo, stored, name, theirs):
         return False  # the place may be damaged too
-    held = database.execute("select count from tally where space = ?", (what.target,)).fetchone()
-    kept = {**bounds.capacities, what.target: max(bounds.capacity_of(what.target), held[0] if held else 0)}
-    bounds = replace(bounds, victim=oldest, capacities=kept)
+    bounds = replace(bounds, victim=oldest, shrinks=False)
     _put(database, bounds, (what.target, place, photo, stored, name), value)
     return True
 

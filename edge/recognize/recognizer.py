@@ -18,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from refocus.edge.bundle.load import Bundle, load_bundle
-from refocus.edge.bundle.manifest import Artifact
+from refocus.edge.bundle.manifest import Artifact, Manifest
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.files import default_profiles, printable
 from refocus.edge.history.feature_history import CAPACITY, PROTECT, FeatureHistory, RetentionPolicy
@@ -174,7 +174,8 @@ class Recognizer:
         weights: personal weights of the profiles, by the profile's name; None disables personal weights.
         time_limit: seconds that one run of a program may take, on ONNX Runtime alone; 0 sets none. Loading is not
             limited.
-        keeping: how much of the history is kept, and how safely; never less than the head's window.
+        keeping: how much of the history is kept, and how safely; never less than the head's window. Without a number,
+            as many photos as the heads of the bundle need, with or without ``shares``, and no fewer than there are.
         shares: whether answers take class shares into account, where the bundle declares them.
         head_target: which program serves as the head, as ``native:w16``; default: the native one where it can run, else
             that of the encoder's target.
@@ -256,8 +257,7 @@ class Recognizer:
         self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
-        counted = declared.capacity if declared is not None else CAPACITY
-        self.capacity = max(keeping.capacity or counted, self.window)
+        self.capacity = max(keeping.capacity or _usual_capacity(self.manifest), self.window)
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))
         self.history: FeatureHistory | None = None
@@ -368,8 +368,9 @@ class Recognizer:
     def _remember(self, profile: Path | None) -> None:
         """Opens the person's history."""
         if profile is not None:
-            kept = replace(self.keeping, capacity=self.capacity)
-            self.history = FeatureHistory(profile, **asdict(kept), protect=max(PROTECT, self.window))
+            kept = replace(self.keeping, capacity=self.capacity if self.keeping.capacity else None)
+            protect, usual = max(PROTECT, self.window), self.capacity
+            self.history = FeatureHistory(profile, **asdict(kept), protect=protect, usual=usual)
             self._owner = os.getpid(), threading.get_ident()
             try:
                 self.history.computed_by(self.space, self.numeric_path)
@@ -745,6 +746,13 @@ def _check_finite(numbers: np.ndarray, what: str, of: str) -> None:
             f"{what} {of} has NaN or infinite numbers; the photo was not stored; if other photos fail too, run refocus"
             " check, and choose another precision or bundle"
         )
+
+
+def _usual_capacity(manifest: Manifest) -> int:
+    """Photos that a profile keeps where nobody asked for a number: enough for every head of a bundle, whichever is used
+    and with class shares or without, since what is deleted for one of them is missing for all."""
+    ways = [head.personalisation for head in manifest.heads]
+    return max(max(how.window, how.shares.capacity if how.shares is not None else CAPACITY) for how in ways)
 
 
 def profile_name(path: Path) -> str:

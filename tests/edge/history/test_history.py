@@ -287,6 +287,24 @@ def test_a_smaller_capacity_shrinks_a_history_that_is_there(tmp_path):
         assert history.count("s") == 3
 
 
+@pytest.mark.parametrize("journal", [False, True])
+@pytest.mark.parametrize("eviction", ["oldest", "redundant", "reservoir"])
+def test_a_longer_history_is_not_cut_to_a_capacity_that_nobody_asked_for(eviction, journal, tmp_path):
+    with FeatureHistory(tmp_path / "p.sqlite3", capacity=100) as history:
+        fill(history, range(100))
+    bounds = {"eviction": eviction, "journal": journal, "protect": 3}
+    with FeatureHistory(tmp_path / "p.sqlite3", usual=10, **bounds) as history:
+        for number in range(100, 180):
+            (evicted,) = history.append("s", f"photo{number}", feature(number))
+            assert eviction != "oldest" or evicted == f"photo{number - 100}"
+        assert history.count("s") == 100
+        fill(history, range(20), "other")
+        assert history.count("other") == 10
+    with FeatureHistory(tmp_path / "p.sqlite3", capacity=10) as history:
+        fill(history, [200])
+        assert history.count("s") == 10
+
+
 @pytest.mark.parametrize("eviction", ["oldest", "redundant", "reservoir"])
 def test_no_policy_evicts_the_protected_photos(eviction, tmp_path):
     with FeatureHistory(tmp_path / "p.sqlite3", capacity=12, eviction=eviction, protect=5) as history:

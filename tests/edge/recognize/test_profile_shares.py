@@ -215,9 +215,44 @@ def test_a_bundle_that_counts_keeps_as_many_photos_as_it_counts(old, counting, t
     with Recognizer(counting["none"], tmp_path / "p", threads=1) as recognizer:
         assert recognizer.history.capacity == recognizer.capacity == 4096
     with Recognizer(counting["none"], tmp_path / "p", threads=1, shares=False) as recognizer:
-        assert recognizer.history.capacity == CAPACITY
+        assert recognizer.history.capacity == recognizer.capacity == 4096
+    with Recognizer(load_bundle(old / "bundles" / "personal"), tmp_path / "p", threads=1) as recognizer:
+        assert recognizer.history.capacity == recognizer.capacity == CAPACITY
     with Recognizer(counting["none"], tmp_path / "p", threads=1, keeping=RetentionPolicy(300)) as recognizer:
         assert recognizer.history.capacity == 300
+
+
+def test_a_long_history_outlives_answers_that_count_nothing(old, counting, photos, tmp_path):
+    """Of the same bundle, and of one without shares on the same encoder, as an older release."""
+    with Recognizer(counting["none"], tmp_path / "p", threads=1) as recognizer:
+        for number in range(300):
+            feature = np.random.default_rng(number).normal(size=recognizer.width).astype(np.float32)
+            recognizer.history.append(recognizer.space, f"photo{number}", feature)
+        space = recognizer.space
+    answers(counting["none"], tmp_path / "p", photos[:1], shares=False)
+    with Recognizer(load_bundle(old / "bundles" / "personal"), tmp_path / "p", threads=1) as recognizer:
+        assert recognizer.space == space
+        for file in photos[1:]:
+            recognizer.recognize(file)
+        assert recognizer.history.count(space) == 301
+    found = answers(counting["none"], tmp_path / "p", photos[:1], remember=False)
+    assert found[0].shared.estimate.photos >= 289
+
+
+def test_the_heads_of_one_bundle_keep_what_the_one_that_counts_most_needs(old, tmp_path):
+    shutil.copytree(old / "bundles" / "window", tmp_path / "bundle")
+    manifest = load_bundle(tmp_path / "bundle").manifest
+    card = ShareCard(version=SHARES_VERSION, **asdict(ShareSettings(capacity=1000)))
+    (head,) = manifest.heads
+    counts = msgspec.structs.replace(head.personalisation, shares=card)
+    heads = head, msgspec.structs.replace(head, name="counts", personalisation=counts)
+    artifacts = [one for one in manifest.artifacts if one.role == "head"]
+    also = tuple(msgspec.structs.replace(one, head="counts") for one in artifacts)
+    manifest = msgspec.structs.replace(manifest, schema_version=6, heads=heads, artifacts=(*manifest.artifacts, *also))
+    bundle = write_manifest(tmp_path / "bundle", manifest)
+    for name in (head.name, "counts"):
+        with Recognizer(bundle, tmp_path / "p", threads=1, head=name) as recognizer:
+            assert recognizer.history.capacity == 1000
 
 
 def test_a_disk_that_takes_nothing_more_stops_no_photo(counting, photos, tmp_path):
