@@ -154,8 +154,8 @@ class FeatureHistory:
             identities of the photos of that space that were evicted for it.
 
         Raises:
-            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, it
-                has NaN or infinite numbers, or the photo's identity is no text.
+            HistoryError: the disk is full, the file may not be written, one feature is larger than ``max_bytes``, has
+                another width than those of its space, or NaN or infinite numbers, or the photo's identity is no text.
         """
         value, name = self.value(feature), stored_name(name)
         _check_text(("feature space", space), ("identity of a photo", photo))
@@ -189,7 +189,7 @@ class FeatureHistory:
             return () if self._file.is_unchanged else None
         by = likely[0].identity if likely is not None else ""
         evicted = known.evicted_for(len(value), self._bounds)
-        if evicted is None or by not in ("", known.classifier):
+        if evicted is None or by not in ("", known.classifier) or len(value) != known.size:
             return None
         bounds = known.capacity(self._bounds), self._bounds.max_bytes, self._bounds.protect, self._eviction
         classes = likely[1].value if likely is not None else b""
@@ -260,23 +260,26 @@ class FeatureHistory:
         Args:
             space: only features of this space are ever returned.
             count: at most this many.
-            width: D; a row of another width is damaged.
+            width: D; features of another width, which earlier releases took, are left out.
             before: identity of a photo; if it is stored, only features older than it are returned: a photo
                 recognised again meets the photos before it that are still kept, and never itself.
 
         Returns:
             n photos, n <= count.
+
+        Raises:
+            HistoryError: all features of the space are of another width; or the file cannot be read.
         """
         query = (
             f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence < coalesce("  # noqa: S608
-            "(select sequence from feature where space = ? and photo = ?), ?) order by sequence desc limit ?"
+            "(select sequence from feature where space = ? and photo = ?), ?){} order by sequence desc limit ?"
         )
 
-        def read() -> list[Row]:
-            return self._file.read(query, (space, space, before, schema.NO_SEQUENCE, count))[::-1]
+        def read(of_width: str) -> list[Row]:
+            return self._file.read(query.format(of_width), (space, space, before, schema.NO_SEQUENCE, count))[::-1]
 
         found = self._whole(space, read, width)
-        if len(found) < count and before is None and len(found) < self.count(space):
+        if len(found) < count and before is None and self._lacks(space, width, len(found)):
             self._file.verify()  # the index may lack some, or another process has just stored one
             found = self._whole(space, read, width)
         return remembered(found, width)
@@ -290,6 +293,9 @@ class FeatureHistory:
             space, width: as in :meth:`recall`.
             newest: only this many of the newest; default: all.
             chunk: photos per piece at most.
+
+        Raises:
+            HistoryError: as :meth:`recall`.
         """
         bounds = "select sequence from feature indexed by newest where space = ? order by sequence desc limit {}"
         last = self._file.read(bounds.format(1), (space,))
@@ -304,42 +310,55 @@ class FeatureHistory:
         """Whole rows of a space, oldest first, with places above ``after`` and up to ``end``; None: of any width."""
         query = (
             f"select {_COLUMNS} from feature indexed by newest where space = ? and sequence > ? and sequence <= ?"  # noqa: S608
-            " order by sequence limit ?"
+            "{} order by sequence limit ?"
         )
 
-        def read() -> list[Row]:
-            return self._file.read(query, (space, after, end, chunk))
+        def read(of_width: str) -> list[Row]:
+            return self._file.read(query.format(of_width), (space, after, end, chunk))
 
         while found := self._whole(space, read, width):
             after = found[-1][1]
             yield found
 
     def rows(self, space: str, photos: Sequence[str], width: int) -> HistorySlice:
-        """The given photos of one space, in the order given; those that are not stored are left out."""
-        query = f"select {_COLUMNS} from feature where space = ? and photo = ?"  # noqa: S608
+        """The given photos of one space, in the order given; those that are not stored are left out.
 
-        def read() -> list[Row]:
-            return [row for photo in photos for row in self._file.read(query, (space, photo))]
+        Raises:
+            HistoryError: as :meth:`recall`.
+        """
+        query = f"select {_COLUMNS} from feature where space = ? and photo = ?{{}}"  # noqa: S608
+
+        def read(of_width: str) -> list[Row]:
+            one = query.format(of_width)
+            return [row for photo in photos for row in self._file.read(one, (space, photo))]
 
         return remembered(self._whole(space, read, width, in_order=False), width)
 
-    def _whole(self, space: str, read: Callable[[], list[Row]], width: int | None, in_order: bool = True) -> list[Row]:
-        """As :meth:`_sound`, without rows of another width, whose checksums hold; None: of any width.
+    def _whole(
+        self, space: str, read: Callable[[str], list[Row]], width: int | None, in_order: bool = True
+    ) -> list[Row]:
+        """As :meth:`_sound`, of one width alone; None: of any.
 
-        These are deleted: they would hide older rows for ever, and keep their photos from being stored again.
+        Args:
+            read: reads rows to which one more condition applies.
+
+        Raises:
+            HistoryError: all features of the space are of another width. They stay: a bundle may say of another one's
+                feature space that it is its own.
         """
-        found = self._sound(space, read, in_order)
-        odd = [(row[0],) for row in found if width is not None and len(row[6]) != 4 * width]
-        if not odd:
+        found = self._sound(space, lambda: read(""), in_order)
+        if width is None or all(len(row[6]) == 4 * width for row in found):
             return found
+        self._file.guarded(lambda: rows.check_width(self._file.read, space, 4 * width))
+        return self._sound(space, lambda: read(f" and length(value) = {4 * width}"), in_order)
 
-        def delete(database: sqlite3.Connection) -> None:
-            database.executemany("delete from feature where slot = ?", odd)
-            schema.recount(database)
-
-        self._file.write(delete)
-        self._file.damaged += len(odd)
-        return [row for row in self._sound(space, read, in_order) if len(row[6]) == 4 * (width or 0)]
+    def _lacks(self, space: str, width: int, found: int) -> bool:
+        """Whether a space has more features of a width than were found."""
+        count = self.count(space)
+        if found >= count:
+            return False
+        others = "select count(*) from feature indexed by newest where space = ? and length(value) <> ?"
+        return found < count - int(self._file.guarded(lambda: self._file.read(others, (space, 4 * width)))[0][0])
 
     def _sound(self, space: str, read: Callable[[], list[Row]], in_order: bool) -> list[Row]:
         """What ``read`` finds, after the file was repaired if a row there is not as it was written."""
@@ -558,8 +577,10 @@ class FeatureHistory:
         """Writes everything that is known about this person into a zip
         (:func:`refocus.edge.history.takeout.export`).
         """
-        stored = {(entry.space, entry.photo): entry.stored for entry in self.entries()}
-        spaces = ((space, self.recall(space, about.count, about.width)) for space, about in self.spaces().items())
+        entries = self.entries()
+        stored = {(entry.space, entry.photo): entry.stored for entry in entries}
+        widths = dict.fromkeys((entry.space, entry.size // 4) for entry in entries)
+        spaces = ((space, self.recall(space, self.count(space), width)) for space, width in widths)
         by = {space: found for space in self.spaces() if (found := self.likely_by(space)) is not None}
         likely = {space: likely_classes.by_label(space, found, self._likely_rows(space)) for space, found in by.items()}
         paths = {space: self.numeric_paths(space) for space in self.spaces()}

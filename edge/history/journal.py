@@ -17,10 +17,10 @@ import stat
 import struct
 import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from refocus.edge.history import likely_classes, rows, schema
 from refocus.edge.history.eviction import Bounds, oldest, policy
@@ -331,7 +331,7 @@ def fold(database: sqlite3.Connection, records: Sequence[Record]) -> None:
         paths = {record.space: record.path} if record.path else {}
         bounds = Bounds(record.capacity, record.max_bytes, record.protect, policy(record.eviction), paths)
         values = {record.space: record.value}
-        rows.append(database, bounds, record.photo, values, record.name, record.stored)
+        rows.append(database, bounds, record.photo, values, record.name, record.stored, any_width=True)
         if record.classifier:
             likely_classes.put_value(database, record.space, record.classifier, record.photo, record.likely)
     if not schema.is_sealed(database):
@@ -343,7 +343,6 @@ def fold(database: sqlite3.Connection, records: Sequence[Record]) -> None:
 # ---- what one process knows of a space while nobody else writes: enough to store photos without SQLite
 
 MOST_KNOWN = 1 << 16  # photos of a space: some 10 MB
-Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
 
 
 @dataclass
@@ -355,6 +354,7 @@ class KnownPhotos:
         photos: identities of all photos of the space.
         total: bytes of the features of all spaces.
         eldest: identity and bytes of the photos that go next, oldest first; those that are known.
+        size: bytes of the feature of the newest photo.
         classifier: identity of the one whose likely classes the space has; "" where it has none.
     """
 
@@ -363,9 +363,10 @@ class KnownPhotos:
     photos: set[str] = field(default_factory=set)
     total: int = 0
     eldest: deque[tuple[str, int]] = field(default_factory=deque)
+    size: int = 0
     classifier: str = ""
 
-    def refresh(self, read: Read, bounds: Bounds) -> bool:
+    def refresh(self, read: rows.Read, bounds: Bounds) -> bool:
         """Reads all but the identities again; False: they are not those of the file."""
         self.total = int(read("select total(bytes) from tally", ())[0][0])
         self.eldest.clear()
@@ -374,6 +375,8 @@ class KnownPhotos:
                 "select photo, length(value) from feature indexed by newest where space = ? order by sequence limit ?"
             )
             self.eldest.extend((photo, size) for photo, size in read(query, (self.space, MOST_RECORDS)))
+        newest = read(rows.NEWEST_SIZE, (self.space,))
+        self.size = newest[0][0] if newest else 0
         self.classifier = ""
         if read(likely_classes.THERE, ())[0][0]:
             found = likely_classes.classifier_of(self.space, read(likely_classes.CLASSIFIER, (self.space,)))
@@ -406,7 +409,7 @@ class KnownPhotos:
         self.version += 1
 
 
-def known_of(space: str, version: int, read: Read, bounds: Bounds) -> KnownPhotos | None:
+def known_of(space: str, version: int, read: rows.Read, bounds: Bounds) -> KnownPhotos | None:
     """What the file holds of a space; None where that is too much to be kept in memory."""
     known = KnownPhotos(space, version)
     counted = int(read("select total(count) from tally where space = ?", (space,))[0][0])

@@ -12,18 +12,21 @@ import sqlite3
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from refocus.edge.errors import HistoryError
 from refocus.edge.history.eviction import Bounds, make_room, oldest
 from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, first_row, pair_seal, recount
 
 Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
+Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]  # a query and its parameters -> its rows
 
+NEWEST_SIZE = "select length(value) from feature indexed by newest where space = ? order by sequence desc limit 1"
 # Photos of one space that another lacks and has room for; no two photos have one place, so theirs is free there.
 _LACKING = (
     "from feature as source indexed by newest where space = :source and sequence > :floor"
@@ -96,23 +99,40 @@ class Setting(NamedTuple):
 
 
 def append(
-    database: sqlite3.Connection, bounds: Bounds, photo: str, values: Mapping[str, bytes], name: str, stored: int = 0
+    database: sqlite3.Connection,
+    bounds: Bounds,
+    photo: str,
+    values: Mapping[str, bytes],
+    name: str,
+    stored: int = 0,
+    any_width: bool = False,
 ) -> list[tuple[str, str]]:
     """Stores a photo of which no space has anything, by space, as the newest of the profile.
 
     Args:
         stored: milliseconds since 1970, UTC; 0: now.
+        any_width: stores features of other widths than a space has, too: those that somebody was told are stored.
 
     Returns:
         space and identity of the photos that were evicted for it.
+
+    Raises:
+        HistoryError: as :func:`check_width`.
     """
     # One look per space: the index orders places within a space, and there are few spaces.
     newest = "select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally"
     place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, stored or milliseconds()
     evicted = []
+    for space, value in values.items() if not any_width else ():
+        check_width(reading(database), space, len(value))
     for space, value in values.items():
         evicted += _put(database, bounds, (space, place, photo, stored, name), value)
     return evicted
+
+
+def reading(database: sqlite3.Connection) -> Read:
+    """Runs queries in the caller's transaction."""
+    return lambda query, given: database.execute(query, given).fetchall()
 
 
 def milliseconds() -> int:
@@ -123,6 +143,25 @@ def milliseconds() -> int:
 def has(database: sqlite3.Connection, space: str, photo: str) -> bool:
     """Whether a photo's feature of that space is stored."""
     return bool(database.execute("select 1 from feature where space = ? and photo = ?", (space, photo)).fetchone())
+
+
+def check_width(read: Read, space: str, size: int) -> None:
+    """Checks that features of one space are of one width, whoever stored them.
+
+    Args:
+        read: runs a query on the profile.
+        size: bytes of a feature.
+
+    Raises:
+        HistoryError: the space has features, none of which has so many bytes.
+    """
+    alike = "select 1 from feature indexed by newest where space = ? and length(value) = ? limit 1"
+    found = read(NEWEST_SIZE, (space,))
+    if found and found[0][0] != size and not read(alike, (space, size)):
+        raise HistoryError(
+            f"feature space {space[:12]} has features of {found[0][0] // 4} numbers in this profile, expected"
+            f" {size // 4}; use the bundle that made them, or another --profile"
+        )
 
 
 def lacking(
@@ -147,7 +186,11 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
 
     Returns:
         False if nothing was stored: the photo is not in the source, is in the target, or there is no room for it.
+
+    Raises:
+        HistoryError: as :func:`check_width`.
     """
+    check_width(reading(database), what.target, len(value))
     given = {**what._asdict(), "floor": _floor(database, bounds, what, len(value)), "photo": photo}
     query = f"select sequence, photo, stored, name, seal, value {_LACKING} and photo = :photo"
     row = database.execute(query, given).fetchone()

@@ -29,12 +29,12 @@ def export(
 ) -> None:
     """Writes a zip, readable by its owner only, that is put in place whole or not at all.
 
-    It holds ``features/0.npy``, (n, D) float32, ``features/1.npy`` and so on, one per feature space, and
-    ``entries.json``: for each space its name, its file, and the photos in the order of the file's rows (identity, name,
-    time of storing, most likely classes where they are stored), and the owner's labels and settings.
+    It holds ``features/0.npy``, (n, D) float32, ``features/1.npy`` and so on, one per feature space and width D, and
+    ``entries.json``: for each of them the name of the space, its file, and the photos in the order of the file's rows
+    (identity, name, time of storing, most likely classes where they are stored), and the owner's labels and settings.
 
     Args:
-        spaces: name and photos of each feature space.
+        spaces: name and photos of each feature space, once per width.
         stored: when, by space and photo.
         likely: label and probability of the most likely classes, by space and photo.
         computed: by space, number of features by what computed them.

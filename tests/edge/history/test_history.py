@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from refocus.edge.errors import HistoryError, RefocusError
+from refocus.edge.history import rows as placing
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.opening import POWER_CUT_LOSS
 from refocus.edge.history.schema import pair_seal
@@ -89,9 +90,53 @@ def test_a_row_with_a_flipped_bit_is_left_out_and_counted(history):
     assert history.damaged == 1
 
 
-def test_a_row_of_another_width_is_left_out(history):
-    history.append("s", "photo", np.ones(D + 1, dtype=np.float32))
-    assert history.recent("s", 10, D).shape == (0, D)
+@pytest.mark.parametrize("journal", [False, True])
+def test_features_of_another_width_are_refused_and_none_is_deleted(journal, tmp_path):
+    with FeatureHistory(tmp_path / "p.sqlite3", journal=journal) as history:
+        fill(history, range(6))
+        with pytest.raises(HistoryError, match="space s has features of 8 numbers in this profile, expected 7"):
+            history.append("s", "narrow", np.ones(D - 1, dtype=np.float32))
+        for read in (
+            lambda: history.recall("s", 3, D - 1),
+            lambda: history.recall("s", 3, D - 1, before="photo4"),
+            lambda: [*history.iterate("s", D - 1)],
+            lambda: history.rows("s", ["photo2"], D - 1),
+        ):
+            with pytest.raises(HistoryError, match="features of 8 numbers in this profile, expected 7; use the bundle"):
+                read()
+        fill(history, [6])
+        assert numbers(history) == list(range(7))
+        history.append("other", "narrow", np.ones(D - 1, dtype=np.float32))
+        assert (history.count("s"), history.damaged, history.recovered) == (7, 0, None)
+
+
+@pytest.mark.parametrize("journal", [False, True])
+def test_rows_of_another_width_that_are_there_hide_no_others_and_stay(journal, tmp_path):
+    """As a release before stored them."""
+    with FeatureHistory(tmp_path / "p.sqlite3", journal=journal) as history:
+        fill(history, range(5))
+        for number in (5, 6, 7):
+            values = {"s": history.value(np.full(D + 1, number, dtype=np.float32))}
+            history.transaction(
+                lambda database, bounds, values=values, number=number: placing.append(
+                    database, bounds, f"wide{number}", values, "", any_width=True
+                )
+            )
+        assert history.recent("s", 2, D)[:, 0].tolist() == [3, 4]
+        assert history.recent("s", 2, D + 1)[:, 0].tolist() == [6, 7]
+        fill(history, range(10, 14))
+        fill(history, range(20, 22), width=D + 1)
+        assert numbers(history) == [*range(5), *range(10, 14)]
+        assert [len(part.photos) for part in history.iterate("s", D, chunk=2)] == [2, 2, 2, 2, 1]
+        assert history.rows("s", ["wide6", "photo1"], D).photos == ("photo1",)
+        history.export(tmp_path / "out.zip")
+        assert (history.count("s"), history.damaged, history.recovered) == (14, 0, None)
+    with zipfile.ZipFile(tmp_path / "out.zip") as archive:
+        listed = json.loads(archive.read("entries.json"))["spaces"]
+        for one, width in zip(listed, (D, D + 1), strict=True):
+            with archive.open(one["features"]) as file:
+                assert np.load(file).shape == (len(one["photos"]), width)
+    assert [(one["space"], len(one["photos"])) for one in listed] == [("s", 9), ("s", 5)]
 
 
 def test_damaged_rows_do_not_hide_whole_ones_and_can_be_stored_again(history):
@@ -874,15 +919,15 @@ assert path.read_bytes() == before
 def test_a_history_that_cannot_grow_says_so_where_no_disk_can_be_mounted(tmp_path):
     path = tmp_path / "p.sqlite3"
     with FeatureHistory(path, capacity=10_000) as history:
-        fill(history, [1])
+        fill(history, [1], width=1280)
         pages = connection(history).execute("pragma page_count").fetchone()[0]
         connection(history).execute(f"pragma max_page_count={pages + 2}")  # SQLite's own "disk is full"
         with pytest.raises(HistoryError, match=r"full.*what was stored before is intact"):
             fill(history, range(2, 1000), width=1280)
         assert history.count("s") == len(history.entries()) >= 1
     with FeatureHistory(path) as again:
-        fill(again, [5000])
-        assert again.recent("s", 1, D)[0, 0] == 5000
+        fill(again, [5000], width=1280)
+        assert again.recent("s", 1, 1280)[0, 0] == 5000
 
 
 @pytest.mark.parametrize("width", [1, 1285])

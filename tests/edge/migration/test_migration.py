@@ -489,6 +489,17 @@ def test_one_feature_space_is_nothing_to_migrate(person):
         Migration(person.history, OLD, Numbers(OLD.space, 7))
 
 
+def test_a_model_of_another_width_than_its_space_adds_nothing_and_deletes_nothing(person):
+    person.see(11, 12, by=(OLD, NEW))
+    wrong = Numbers(NEW.space, -1)
+    wrong.encode = lambda content, where="photo": np.zeros(D + 1, dtype=np.float32)
+    move = Migration(person.history, OLD, wrong)
+    move.start()
+    with pytest.raises(HistoryError, match="features of 8 numbers in this profile, expected 9"):
+        move.step()
+    assert (person.numbers(OLD), person.numbers(NEW)) == ([*ALL, 11, 12], [11, 12])
+
+
 def test_a_third_model_waits_until_the_move_is_over(person):
     person.move.start()
     for pair in ((NEW, THIRD), (OLD, THIRD), (NEW, OLD)):
