@@ -96,6 +96,8 @@ def export(
     as_json: options.Json = False,
 ) -> None:
     """Write everything that is stored about a person into a zip of open formats (NumPy arrays and JSON)."""
+    if out.suffix.lower() != ".zip":  # a photo, or the profile itself, which would be replaced
+        raise HistoryError(f"{out}: expected the name of a file, ending in .zip")
     with options.open_existing(profile, profiles) as history:
         history.export(out)
         features = sum(about.count for about in history.spaces().values())

@@ -55,6 +55,15 @@ def test_an_export_holds_every_feature(assert_one_clear_line, history, tmp_path)
     assert_one_clear_line(history("export", tmp_path / "missing" / "anna.zip"), "nothing was exported")
 
 
+@pytest.mark.parametrize("out", ["anna.history.sqlite3", "anna.history.sqlite3.lock", "photo.jpg", "anna"])
+def test_an_export_to_a_name_that_does_not_say_zip_leaves_the_file_there(assert_one_clear_line, history, tmp_path, out):
+    (tmp_path / out).touch()
+    before = (tmp_path / out).read_bytes()
+    assert_one_clear_line(history("export", tmp_path / out), "expected the name of a file, ending in .zip")
+    assert (tmp_path / out).read_bytes() == before
+    assert len(json.loads(history("list", "--json").stdout)) == 3
+
+
 def test_nothing_is_erased_without_a_yes(history):
     refused = history("erase", input="n\n")
     assert refused.returncode == 1
