@@ -13,6 +13,7 @@ import csv
 import functools
 import io
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -97,8 +98,8 @@ class Report:
 def find_photos(given: Sequence[Path], of_clips: bool = False) -> list[Path]:
     """The photos among files and folders, each once, by name.
 
-    A file is taken whatever its name. In folders, and the folders in them, files count whose names end as photos do
-    (:data:`ENDINGS`); hidden ones are left out.
+    A file is taken whatever its name. In folders, and the folders in them, linked ones too, files count whose names
+    end as photos do (:data:`ENDINGS`); hidden ones are left out. A folder to which several names lead counts once.
 
     Args:
         of_clips: a folder of two or more still pictures is one clip, whose frames these are; an animated file is one
@@ -108,31 +109,35 @@ def find_photos(given: Sequence[Path], of_clips: bool = False) -> list[Path]:
         RefocusError: there is no such file or folder, or no photo in any of them.
     """
     found: dict[Path, Path] = {}
+    seen: set[tuple[int, int]] = set()
     for path in given:
         if not path.exists():
             raise RefocusError(f"{path} is not there; give photos, or folders with photos")
-        for file in _inside(path, of_clips) if path.is_dir() else [path]:
+        for file in _inside(path, of_clips, seen) if path.is_dir() else [path]:
             found.setdefault(file.absolute(), file)
     if not found:
         raise RefocusError(f"{', '.join(map(str, given))}: no photo in it; expected names ending in {_list(ENDINGS)}")
     return sorted(found.values(), key=lambda file: file.parts)
 
 
-def _inside(folder: Path, of_clips: bool) -> Iterator[Path]:
-    found = (file for file in folder.rglob("*") if _is_photo(file.relative_to(folder)) and not file.is_dir())
-    if not of_clips:
-        yield from found
-        return
-    places: dict[Path, list[Path]] = {}
-    for file in found:
-        places.setdefault(file.parent, []).append(file)
-    for place, files in places.items():
-        frames = len(files) > 1 and not any(file.suffix.lower() in ANIMATED_ENDINGS for file in files)
+def _inside(folder: Path, of_clips: bool, seen: set[tuple[int, int]]) -> Iterator[Path]:
+    """The photos, or clips, in a folder.
+
+    Args:
+        seen: folders (device, inode) that were looked into, which are passed over; it grows.
+    """
+    for name, folders, names in os.walk(folder, followlinks=True):
+        place = Path(name)
+        status = place.stat()
+        if (status.st_dev, status.st_ino) in seen:  # a link in a circle, or a second one
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        # A folder's own name comes before those of links to it.
+        folders[:] = sorted((f for f in folders if not f.startswith(".")), key=lambda f: ((place / f).is_symlink(), f))
+        files = [place / file for file in names if Path(file).suffix.lower() in ENDINGS and not file.startswith(".")]
+        frames = of_clips and len(files) > 1 and not any(file.suffix.lower() in ANIMATED_ENDINGS for file in files)
         yield from [place] if frames else files
-
-
-def _is_photo(path: Path) -> bool:
-    return path.suffix.lower() in ENDINGS and not any(part.startswith(".") for part in path.parts)
 
 
 def in_order(photos: Iterable[Photo], order: str) -> list[Photo]:
@@ -320,18 +325,20 @@ class _Album:
         self._rows: dict[str, LikelyClasses] = {}  # of the album's photos, once they are answered
 
     def _shares_before(self) -> AnyShares | None:
-        """The class shares of the profile's photos that are not in the album; chosen once, as the photos are."""
-        state, profile = self._recognizer.empty_shares(), self._recognizer.history
-        if state is None or profile is None:
+        """The class shares of the profile's photos that are not in the album.
+
+        The rows of all its photos are chosen once, as the photos are; a run that goes on may have others in its album.
+        """
+        state, profile, shares = self._recognizer.empty_shares(), self._recognizer.history, self._recognizer._shares
+        if state is None or profile is None or shares is None:
             return state
-        key = f"likely classes before the album: {printable(profile.path)} by {self._recognizer.classifier}"
+        key = f"likely classes by photo before the album: {printable(profile.path)} by {self._recognizer.classifier}"
         chosen = self._work.settings().get(key)
         if chosen is None:
-            rows = self._recognizer.likely_but(self._identities)
-            chosen = base64.b64encode(b"".join(row.value for row in rows)).decode()
+            chosen = json.dumps([(photo, base64.b64encode(row.value).decode()) for photo, row in shares.but(())])
             self._work.set_setting(key, chosen)
-        content, size = base64.b64decode(chosen), 8 * state.k
-        state.extend(state.decode(content[start : start + size]) for start in range(0, len(content), size))
+        album = set(self._identities)
+        state.extend(state.decode(base64.b64decode(row)) for photo, row in json.loads(chosen) if photo not in album)
         return state
 
     def _photos_before(self) -> list[str]:

@@ -264,6 +264,18 @@ def test_a_folder_gives_its_photos_and_no_hidden_or_other_files(tmp_path):
     assert found == ["a.heic", "b/1.png", "b/2.JPG", "d.png/4.png", "notes.txt"]
 
 
+@pytest.mark.parametrize("of_clips", [False, True])
+def test_the_photos_of_a_linked_folder_are_found_once_and_no_link_leads_in_a_circle(tmp_path, of_clips):
+    for name in ("x/z/1.png", "elsewhere/2.png", "x/.trash/3.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    links = {"a": "z", "b": "../elsewhere", "c": "../elsewhere", "z/circle": "..", "t": ".trash"}
+    for name, target in links.items():
+        (tmp_path / "x" / name).symlink_to(target)
+    found = find_photos([tmp_path / "x", tmp_path / "elsewhere", tmp_path / "x" / "z"], of_clips)
+    assert [str(file.relative_to(tmp_path / "x")) for file in found] == ["b/2.png", "t/3.png", "z/1.png"]
+
+
 def test_a_place_without_photos_is_refused(tmp_path):
     with pytest.raises(RefocusError, match=r"no photo in it; expected names ending in \.avif.* or \.webp"):
         find_photos([tmp_path])

@@ -403,6 +403,27 @@ def test_an_album_counts_the_profiles_photos_and_is_remembered_with_its_classes(
     assert rows == again, "photos of the album count once, though they are in the profile by now"
 
 
+@pytest.mark.parametrize("first", [slice(5, 9), slice(0, 9)], ids=["gained", "lost"])
+def test_a_photo_that_an_album_gained_or_lost_since_it_was_stopped_counts_once(counting, photos, tmp_path, first):
+    class Stop(Exception):
+        pass
+
+    def stop(items, what, total):
+        for number, item in enumerate(items):
+            if (what, number) == ("answering", 2):
+                raise Stop
+            yield item
+
+    answers(counting["none"], tmp_path / "p", photos[:5])
+    with Recognizer(counting["none"], tmp_path / "p", threads=1) as recognizer:
+        with pytest.raises(Stop):
+            answer_album(recognizer, photos[first], tmp_path / "out.csv", order="name", track=stop)
+        resumed = answer_album(recognizer, photos[3:], tmp_path / "out.csv", order="name")
+        fresh = answer_album(recognizer, photos[3:], tmp_path / "fresh.csv", order="name")
+    assert resumed.rows == fresh.rows
+    assert resumed.photographs == fresh.photographs
+
+
 def test_a_copy_in_an_album_never_meets_itself(counting, photos, tmp_path):
     copy = tmp_path / "99.png"
     shutil.copyfile(photos[3], copy)
