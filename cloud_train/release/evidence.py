@@ -127,8 +127,7 @@ def shares_of_groups(
             if not path.exists():
                 continue
             own, name = read_personal(path, bundle), f"group-{number}"
-            for model in own.models:
-                cache.put(name, model, own.weights)
+            cache.put_each(name, own.models, own.weights)
             with Recognizer(bundle, profile_path(Path(folder), name), *target, 1, weights=cache) as recognizer:
                 for place, (person, rows) in enumerate(people):
                     if group_of[person] == group:

@@ -32,7 +32,7 @@ def put(
     found = read_personal(weights, edge.load_bundle(bundle), person or profile)
     profiles.mkdir(parents=True, exist_ok=True, mode=0o700)
     store = PersonalWeightStore(profiles / "weights")
-    size = sum(store.put(profile, model, found.weights).size_bytes for model in found.models)
+    size = sum(entry.size_bytes for entry in store.put_each(profile, found.models, found.weights))
     method, tensors = printable(found.weights.method), [printable(name) for name in sorted(found.weights.tensors)]
     result = {"profile": profile, "method": method, "tensors": tensors, "bytes": size}
     print_result(result, f"{profile}: {', '.join(tensors)} of {method}, {size:,} bytes", as_json)

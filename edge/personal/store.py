@@ -15,7 +15,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -96,6 +96,34 @@ class PersonalWeightStore:
             PersonalWeightsError: a name that could leave the folder, weights that are none, larger than the whole
                 cache, a full disk, or a folder that cannot be written. What was there before is then unchanged.
         """
+        return self._put(profile, model, weights, ())
+
+    def put_each(self, profile: str, models: Sequence[str], weights: NewWeights) -> list[Entry]:
+        """:meth:`put` for several model versions, each with a copy of its own; none of them pushes another out.
+
+        Raises:
+            PersonalWeightsError: all copies together are larger than the whole cache, and nothing is changed; or as
+                :meth:`put`, of one of them.
+        """
+        _, parts = _parts_of(weights)
+        size = sum(map(len, parts))
+        if size * len(models) > self.max_bytes:
+            raise PersonalWeightsError(
+                f"the weights have {size} bytes, {size * len(models)} with a copy for each target of the bundle: more"
+                f" than the {self.max_bytes} bytes that the whole cache may have; export the bundle for fewer targets,"
+                " or raise max_bytes"
+            )
+        entries: list[Entry] = []
+        for model in models:
+            entries.append(self._put(profile, model, weights, [entry.path for entry in entries]))
+        return entries
+
+    def _put(self, profile: str, model: str, weights: NewWeights, kept: Sequence[Path]) -> Entry:
+        """As :meth:`put`.
+
+        Args:
+            kept: files that do not give way.
+        """
         _check_name(_PROFILE, profile, "profile")
         _check_name(_MODEL, model, "model")
         _check_name(_METHOD, weights.method, "method")
@@ -119,7 +147,7 @@ class PersonalWeightStore:
                         other.unlink(missing_ok=True)
                 self._use(self._lock)
                 self._mapped.pop((profile, model), None)
-                self._make_room(path)
+                self._make_room({path, *kept})
                 return cast(Entry, _entry_of(path))
 
     def get(self, profile: str, model: str) -> PersonalWeights | None:
@@ -239,7 +267,7 @@ class PersonalWeightStore:
             )
         return weights
 
-    def _make_room(self, kept: Path) -> None:
+    def _make_room(self, kept: set[Path]) -> None:
         """Removes damaged files, then the least recently used entries but ``kept``, until the rest fits."""
         for damaged in self.folder.glob(f"*/*{_DAMAGED}"):
             damaged.unlink(missing_ok=True)
@@ -248,7 +276,7 @@ class PersonalWeightStore:
         for entry in entries:
             if total <= self.max_bytes:
                 return
-            if entry.path != kept:
+            if entry.path not in kept:
                 entry.path.unlink(missing_ok=True)
                 total -= entry.size_bytes
                 with contextlib.suppress(OSError):  # not empty

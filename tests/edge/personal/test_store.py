@@ -259,6 +259,26 @@ def test_weights_larger_than_the_cache_push_nobody_out(tmp_path):
     assert [e.profile for e in cache.entries()] == ["anna"]
 
 
+def test_copies_for_several_targets_that_do_not_fit_together_change_nothing(tmp_path):
+    size, models = len(b"".join(encode_tensors(person(1)))), (MODEL, NEWER_MODEL, "c" * 64)
+    cache = PersonalWeightStore(tmp_path, max_bytes=3 * size - 1)
+    cache.put("anna", MODEL, adapter(seed=2))
+    before = cache.entries()
+    with pytest.raises(PersonalWeightsError, match=f"{3 * size} with a copy for each target .* fewer targets"):
+        cache.put_each("anna", models, adapter())
+    assert cache.entries() == before
+
+
+def test_a_copy_for_one_target_does_not_push_out_that_for_another(tmp_path):
+    size, models = len(b"".join(encode_tensors(person(1)))), (MODEL, NEWER_MODEL, "c" * 64)
+    cache = PersonalWeightStore(tmp_path, max_bytes=3 * size)
+    later = cache.put("bob", MODEL, adapter(seed=2)).path
+    os.utime(later, ns=(2**62, 2**62))  # by a clock that was set back since
+    assert [entry.model for entry in cache.put_each("anna", models, adapter())] == [*models]
+    assert all(cache.get("anna", model) for model in models)
+    assert cache.get("bob", MODEL) is None
+
+
 def test_only_the_owner_can_read_weights(cache):
     old = os.umask(0)
     try:
