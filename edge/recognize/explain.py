@@ -243,7 +243,7 @@ def thumbnail(name: str, side: int, identity: str = "", enlarge: bool = True) ->
             return photo.whole()
         size = max(1, round(photo.width * scale)), max(1, round(photo.height * scale))
         return photo.resized(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)
-    except (ValueError, PhotoError):
+    except (OSError, ValueError, PhotoError):
         return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -67,6 +68,14 @@ def test_a_photo_that_is_gone_or_damaged_does_not_stop_the_picture(explained, ph
     for path in photos:
         path.unlink()
     assert draw([explanation, explanation]).height == 2 * draw([explanation]).height
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a/" * 3000, "no\0path", "\ud800"])
+def test_a_photo_whose_name_is_no_path_does_not_stop_the_picture(explained, name):
+    _, explanation = explained
+    first = dataclasses.replace(explanation.attended[0], name=name)
+    odd = dataclasses.replace(explanation, name=name, attended=(first, *explanation.attended[1:]))
+    assert draw([odd]).size == draw([explanation]).size
 
 
 def test_a_picture_is_written_whole_or_not_at_all(explained, tmp_path):
