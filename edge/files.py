@@ -139,19 +139,30 @@ def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     check_output(path)
     prefix = f".refocus-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16]}-"
     sweep(path.parent, f"{prefix}*.tmp")
-    temporary = path.with_name(f"{prefix}{os.urandom(8).hex()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
+    descriptor, temporary = _unfinished(path, prefix, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:
-            _lock(descriptor)
             yield stream
             stream.flush()
             os.fsync(descriptor)
-        temporary.replace(path)
+            temporary.replace(path)  # while it is locked: another writer's sweep takes what is not
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _unfinished(path: Path, prefix: str, mode: int) -> tuple[int, Path]:
+    """A new file beside ``path``, open and locked."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    while True:
+        temporary = path.with_name(f"{prefix}{os.urandom(8).hex()}.tmp")
+        descriptor = os.open(temporary, flags, mode)
+        try:
+            if _claim(descriptor, temporary):
+                return descriptor, temporary
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def sweep(folder: Path, pattern: str) -> None:
@@ -179,13 +190,23 @@ def working_folder(out: Path) -> Iterator[Path]:
     for left in out.parent.glob(f"{prefix}*.folder") if os.path.lexists(out) else ():
         with contextlib.suppress(OSError), _locked_folder(left):
             shutil.rmtree(left)
-    made = out.with_name(f"{prefix}{os.urandom(8).hex()}.folder")
-    made.mkdir(mode=0o700)
-    with _locked_folder(made):
-        try:
-            yield made
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
+    descriptor, made = _unfinished_folder(out, prefix)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _unfinished_folder(out: Path, prefix: str) -> tuple[int, Path]:
+    """A new folder beside ``out``, open and locked."""
+    while True:
+        made = out.with_name(f"{prefix}{os.urandom(8).hex()}.folder")
+        made.mkdir(mode=0o700)
+        with contextlib.suppress(FileNotFoundError):  # it was swept
+            descriptor = os.open(made, os.O_RDONLY | os.O_NOFOLLOW)
+            if _claim(descriptor, made):
+                return descriptor, made
 
 
 @contextlib.contextmanager
@@ -196,6 +217,19 @@ def _locked_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _claim(descriptor: int, path: Path) -> bool:
+    """Locks what was just made; False: another writer's sweep came first, and removes it; it is closed then."""
+    claimed = False
+    try:
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            _lock(descriptor)
+            claimed = os.path.samestat(os.fstat(descriptor), path.lstat())
+    finally:
+        if not claimed:
+            os.close(descriptor)
+    return claimed
 
 
 def _lock(descriptor: int) -> None:

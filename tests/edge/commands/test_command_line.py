@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from refocus.benchmarks.report.report import write_report
 from refocus.cloud_train.report.report import write_results
 from refocus.edge.commands import app as cli
 from refocus.edge.errors import PersonalWeightsError, RefocusError, UpdateError
-from refocus.edge.files import new_file, read_file, write_file
+from refocus.edge.files import new_file, read_file, sweep, working_folder, write_file
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.personal.received_files import read_personal
 from refocus.edge.recognize.album import Report, Row, _write
@@ -293,6 +294,49 @@ def test_an_output_that_fails_leaves_what_was_there(tmp_path):
         raise ValueError("half way")
     assert (tmp_path / "out").read_text() == "older"
     assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("make", [new_file, working_folder])
+@pytest.mark.parametrize("still", [False, True], ids=["swept", "being swept"])
+def test_what_another_writer_sweeps_before_it_is_locked_is_made_again(make, still, tmp_path, monkeypatch):
+    path, lock, others = tmp_path / "out", fcntl.flock, []
+    path.touch()
+
+    def lock_late(descriptor, kind):
+        """Locks after a sweep of another writer, which is at its end or has just begun."""
+        if not others:
+            (left,) = tmp_path.glob(".refocus-*")
+            others.append(os.open(left, os.O_RDONLY))
+            lock(others[0], kind)
+            if not still:
+                left.rmdir() if left.is_dir() else left.unlink()
+                lock(others[0], fcntl.LOCK_UN)
+        lock(descriptor, kind)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", lock_late)
+        with make(path) as made:
+            if make is new_file:
+                made.write(b"new")
+            else:
+                (made / "file").write_text("new")
+    os.close(others[0])
+    assert path.read_bytes() == (b"new" if make is new_file else b"")
+    with make(path):  # sweeps what it finds
+        pass
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_finished_file_is_put_in_place_before_another_writer_can_sweep_it(tmp_path, monkeypatch):
+    put_in_place = Path.replace
+
+    def late(self, target):
+        sweep(tmp_path, ".refocus-*.tmp")
+        return put_in_place(self, target)
+
+    monkeypatch.setattr(Path, "replace", late)
+    write_file(tmp_path / "out", "text")
+    assert (tmp_path / "out").read_text() == "text"
 
 
 def test_a_report_follows_no_link_out_of_its_folder(tmp_path):
