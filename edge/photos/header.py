@@ -159,6 +159,8 @@ _ALONE = (0x01, *range(0xD0, 0xD9))  # markers without a length
 _UNUSED = (*range(0xE1, 0xEE), 0xEF, 0xFE)  # all application data but JFIF's and Adobe's; comments
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _LOSSLESS = frozenset({0xC3, 0xC7, 0xCB, 0xCF})
+# A segment, or the end, behind a scan: in its data stand stuffed zeros and restarts, and other bytes are passed over.
+_AFTER_SCAN = re.compile(rb"\xff([\xc0-\xcf\xd9-\xfe])")
 
 
 def _read_jpeg(content: bytes) -> JpegHeader:
@@ -194,10 +196,28 @@ def _coefficient_bytes(frame: bytes, content: bytes, scan: int) -> float:
     sampling = [(each >> 4, each & 15) for each in frame[11 : 10 + 3 * frame[9] : 3]]
     if frame[1] not in (0xC2, 0xC6, 0xCA, 0xCE) and content[scan + 4] == len(sampling):
         return 0.0  # decoded row by row
-    if content.count(b"\xff\xda", scan) > _MOST_SCANS:
-        raise RefusedPhoto(f"is a JPEG of more than {_MOST_SCANS} scans; save it again with another program")
+    _check_scans(content, scan)
     widest, highest = map(max, zip(*sampling, strict=True))
     return sum(2 * across * down for across, down in sampling) / float(widest * highest)
+
+
+def _check_scans(content: bytes, at: int) -> None:
+    """Refuses a JPEG whose decoding takes minutes; what follows its end, as a phone's film, counts for nothing.
+
+    Args:
+        at: where its first scan begins.
+    """
+    scans = 0
+    for _ in range(_MOST_SEGMENTS):
+        found = _AFTER_SCAN.search(content, at)
+        if found is None or found[1] == b"\xd9":
+            return
+        scans += found[1] == b"\xda"
+        if scans > _MOST_SCANS:
+            raise RefusedPhoto(f"is a JPEG of more than {_MOST_SCANS} scans; save it again with another program")
+        at = found.start() + 2
+        at += max(2, int.from_bytes(content[at : at + 2], "big"))
+    raise RefusedPhoto(f"is a JPEG of more than {_MOST_SEGMENTS} segments; save it again with another program")
 
 
 def _check_tiff(content: bytes) -> None:

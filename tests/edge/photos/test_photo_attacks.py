@@ -138,6 +138,44 @@ def test_a_mutated_photo_is_decoded_or_refused(picture, kind):
             assert preprocess(bytes(broken), CONTRACT).shape == (1, 3, 32, 32)
 
 
+# ---- scans
+
+
+def scan_of(content: bytes) -> bytes:
+    """The last scan of a JPEG, up to the end of the photo."""
+    return content[content.rindex(b"\xff\xda") : content.rindex(b"\xff\xd9")]
+
+
+def with_scans(content: bytes, scan: bytes, count: int) -> bytes:
+    end = content.rindex(b"\xff\xd9")
+    return content[:end] + scan * count + content[end:]
+
+
+def test_a_film_behind_a_photo_counts_for_no_scan(picture):
+    """Some phones append one; in 12 MB of it are hundreds of the two bytes that begin a scan."""
+    content = encoded(picture, "JPEG", progressive=True)
+    film = np.random.default_rng(0).bytes(1 << 20) + b"\xff\xda" * 500
+    np.testing.assert_array_equal(preprocess(content + film, CONTRACT), preprocess(content, CONTRACT))
+
+
+def test_a_thumbnail_ends_no_photo_and_hides_no_scan(picture):
+    """A segment between scans may hold the end of another photo."""
+    content = encoded(picture, "JPEG", progressive=True)
+    thumbnail = encoded(picture.resize((12, 8)), "JPEG")
+    segment = b"\xff\xe1" + struct.pack(">H", 2 + len(thumbnail)) + thumbnail
+    scan = scan_of(content)
+    assert preprocess(with_scans(content, segment + scan, 20), CONTRACT).shape == (1, 3, 32, 32)
+    for hidden in (segment + scan, b"\xff\xd0" + scan, b"\xff\xff" + scan, b"\0\xff\0" + scan, b"\xff\1" + scan):
+        with pytest.raises(PhotoError, match="more than 100 scans"):
+            preprocess(with_scans(content, hidden, 100), CONTRACT)
+
+
+def test_a_photo_of_many_segments_between_its_scans_is_refused(picture):
+    content = encoded(picture, "JPEG", progressive=True)
+    with pytest.raises(PhotoError, match="more than 10000 segments"):
+        preprocess(with_scans(content, b"\xff\xfe\0\2", 10_000), CONTRACT)
+
+
 # ---- memory
 
 MEASURE = """
