@@ -72,7 +72,7 @@ class Judging(Strict, frozen=True):
     """How the candidate is compared with the current release.
 
     Attributes:
-        photos_per_person: of each test person, at most.
+        photos_per_person: of each test person, at most, spread evenly over theirs.
         batch: photos of a person that a bank's self-improvement learns from at once.
         target: what is run, as ``onnx:fp32``; it is among the targets.
         rounds: of the interleaved timer.

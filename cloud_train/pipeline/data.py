@@ -23,13 +23,13 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.pipeline.config import PipelineConfig, settings
 from refocus.cloud_train.pipeline.state import current_work, write_state
 from refocus.cloud_train.progress import track
-from refocus.cloud_train.runs.iciia import Run, load_table
+from refocus.cloud_train.runs.iciia import DRAWN, DataConfig, Run, load_table, source_table
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.errors import PhotoError
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
 
-COLUMNS = ("photo", "sha256", "label", "client", "domain", "split")
+COLUMNS = ("photo", "sha256", "label", "client", "domain", "parent", "split")  # Refocus 0.1 had no parent
 _ANY = Preprocessing(
     resize_shorter=32, crop=32, mean=(0.5,) * 3, std=(0.5,) * 3
 )  # to see whether a photo can be decoded
@@ -70,6 +70,7 @@ def choose_photos(config: PipelineConfig, out: Path, before: Path | None) -> dic
     table, contents = table.rows(kept), contents[kept]
     _check(table, contents)
     rows = _rows(table, contents)
+    table = _listed(rows, table, config.data)
     earlier = read_list(before) if before is not None else []
     _check_nobody_changed_sides(rows, earlier)
     text = io.StringIO(newline="")
@@ -116,20 +117,20 @@ def read_list(path: Path) -> list[dict[str, str]]:
 
 
 def open_run(config: PipelineConfig, work: Path) -> Run:
-    """The model's run over the photos of the list alone.
+    """The model's run over the photos of the list alone, with the labels, people and splits that they had when the list
+    was made; the source is asked for their bytes.
 
     Raises:
-        DataError: a photo of the list is no longer there.
+        DataError: a photo of the list is no longer there, or the list puts somebody into two splits.
     """
-    run = Run(work / "model", config.run_config())
-    rows = read_list(work / "photos.csv")
-    position = {str(name): index for index, name in enumerate(run.table.photo)}
-    gone = [row["photo"] for row in rows if row["photo"] not in position]
+    path, source = work / "photos.csv", source_table(config.data)
+    rows, there = read_list(path), {*source.photo.tolist()}
+    gone = [row["photo"] for row in rows if row["photo"] not in there]
     if gone:
-        raise DataError(f"{len(gone)} photos of {work / 'photos.csv'} are missing, such as {gone[0]}; restore them")
-    table = run.table.rows(np.array([position[row["photo"]] for row in rows], dtype=np.int64))
-    run.table = replace(table, split=np.array([row["split"] for row in rows], dtype="<U10"))
-    return run
+        raise DataError(f"{len(gone)} photos of {path} are missing, such as {gone[0]}; restore them")
+    table = _listed(rows, source, config.data)
+    assert_clients_never_meet(table)
+    return Run(work / "model", config.run_config(), table)
 
 
 def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
@@ -140,11 +141,17 @@ def check_contents(table: PhotoTable, rows: list[dict[str, str]]) -> None:
 
 
 def photos_to_test(table: PhotoTable, per_person: int, labels: set[str]) -> Photos:
-    """The test people's photos as streams, those of the given labels alone."""
+    """The test people's photos as streams, those of the given labels alone.
+
+    Of someone with more than ``per_person``, that many spread evenly over all: the first ones, of photos that are
+    sorted, would be of a few classes.
+    """
     test, people = table.of_split("test"), {}
     for client, rows in test.clients():
         named = [(str(test.photo[row]), test.classes[int(test.label[row])]) for row in rows]
-        people[client] = [row for row in named if row[1] in labels][:per_person]
+        known = [row for row in named if row[1] in labels]
+        chosen = np.linspace(0, len(known) - 1, min(per_person, len(known))).astype(int)
+        people[client] = [known[position] for position in chosen]
     return Photos("test people", test.fingerprint(), {name: rows for name, rows in people.items() if rows}, test.read)
 
 
@@ -186,8 +193,29 @@ def _check(table: PhotoTable, contents: np.ndarray) -> None:
 
 def _rows(table: PhotoTable, contents: np.ndarray) -> list[dict[str, str]]:
     labels = [table.classes[label] for label in table.label]
-    columns = table.photo, contents, labels, table.client, table.group, table.split
+    columns = table.photo, contents, labels, table.client, table.domain, table.parent, table.split
     return [dict(zip(COLUMNS, map(str, row), strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _listed(rows: list[dict[str, str]], source: PhotoTable, data: DataConfig) -> PhotoTable:
+    """The photos of a list, all of which the source has, as the list says; a photo that joins adds no class."""
+    labels = [row["label"] for row in rows]
+    if data.source in DRAWN:
+        classes = source.classes
+    elif Path(data.source).suffix == ".npz":  # its classes are numbers
+        classes = tuple(str(number) for number in range(1 + max(map(int, labels), default=-1)))
+    else:
+        classes = tuple(sorted({*labels}))
+    number = {label: index for index, label in enumerate(classes)}
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in ("client", "split")}
+    if all("parent" in row for row in rows):
+        columns |= {name: [row[name] for row in rows] for name in ("domain", "parent")}
+    else:  # a list of Refocus 0.1 has one of the two as "domain"
+        position = {name: index for index, name in enumerate(source.photo.tolist())}
+        at = np.array([position[row["photo"]] for row in rows], dtype=np.int64)
+        columns |= {"domain": source.domain[at], "parent": source.parent[at]}
+    photos, index = [row["photo"] for row in rows], np.array([number[label] for label in labels], dtype=np.int64)
+    return PhotoTable.of(photos, index, source.read, classes, stamp=source.stamp, **columns)
 
 
 def _check_nobody_changed_sides(rows: list[dict[str, str]], earlier: list[dict[str, str]]) -> None:

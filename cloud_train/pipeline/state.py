@@ -3,7 +3,7 @@
 RUN/pipeline.json     the settings with all defaults
 RUN/steps.log         what began and ended when, one line each
 RUN/STEP.json         what a step found
-RUN/photos.csv        the photos that were taken, with their SHA-256
+RUN/photos.csv        the photos that were taken, with their SHA-256, labels, people and splits
 RUN/model/            encoder, features and head (cloud_train/runs/iciia.py)
 RUN/exports/TARGET/   one bundle per target
 RUN/bundle/           the release

@@ -168,11 +168,8 @@ class RunConfig:
 Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shares, seed
 
 
-def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
-    """The photos with clients and splits.
-
-    Args:
-        split: puts each client into a split, where the photos come with none.
+def source_table(config: DataConfig) -> PhotoTable:
+    """The photos as their source has them, with the people and splits that it names alone.
 
     Raises:
         DataError, UsageError: the source or its columns do not allow what is asked.
@@ -188,7 +185,21 @@ def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
         return moving_glyphs.moving_glyphs(config.seed, config.glyph_clients, config.photos_per_client)
     parent_column = "" if config.parent_column == DOMAIN else config.parent_column
     columns = config.label_column, config.client_column, config.domain_column, parent_column
-    table = load_source(Path(config.source), *columns, several=config.labels == "several")
+    return load_source(Path(config.source), *columns, several=config.labels == "several")
+
+
+def load_table(config: DataConfig, split: Split = split_clients) -> PhotoTable:
+    """The photos with clients and splits.
+
+    Args:
+        split: puts each client into a split, where the photos come with none.
+
+    Raises:
+        DataError, UsageError: the source or its columns do not allow what is asked.
+    """
+    table = source_table(config)
+    if config.source in DRAWN:
+        return table
     if config.clients == "natural" and {"train", "validation", "test"} <= set(table.split.tolist()):
         kept = (table.split != "") & (table.client != "")
         if kept.any():
@@ -299,16 +310,20 @@ def _met(table: PhotoTable) -> list[int]:
 class Run:
     """An opened run folder.
 
+    Args:
+        table: photos of the source that were chosen elsewhere, with their people and splits; None: all of it.
+
     Raises:
         UsageError: the folder holds a run with other settings.
     """
 
-    def __init__(self, folder: Path, config: RunConfig | None = None) -> None:
+    def __init__(self, folder: Path, config: RunConfig | None = None, table: PhotoTable | None = None) -> None:
         self.folder = folder
         path = folder / "run.json"
         what = "a run of ICIIA: it has no run.json; make one with refocus train iciia"
         self.config = config = settings_of(path, config, RunConfig, what)
-        self.table = load_table(config.data)  # before anything is written: a call with a mistake leaves no run behind
+        # Before anything is written: a call with a mistake leaves no run behind.
+        self.table = load_table(config.data) if table is None else table
         self._fingerprint = self.table.fingerprint()
         self.own_classifier = not (config.bundle or config.checkpoint)
         if config.bundle:

@@ -10,22 +10,28 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
 
+from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
-from refocus.cloud_train.pipeline.config import PipelineConfig, decode_config, encode_config, load_config
-from refocus.cloud_train.pipeline.data import by_hash, choose_photos, read_list
+from refocus.cloud_train.pipeline.config import Model, PipelineConfig, decode_config, encode_config, load_config
+from refocus.cloud_train.pipeline.data import by_hash, choose_photos, open_run, photos_to_test, read_list
 from refocus.cloud_train.pipeline.finish import release
 from refocus.cloud_train.pipeline.gates import people_gate
+from refocus.cloud_train.pipeline.model import features
 from refocus.cloud_train.pipeline.report import model_card, write_report
 from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, _Teller, last_run, run_pipeline
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
-from refocus.cloud_train.runs.iciia import DataConfig
+from refocus.cloud_train.runs.iciia import DataConfig, source_table
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
 needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")
@@ -178,6 +184,136 @@ def test_new_photos_are_counted_against_the_current_release(photos, tmp_path):
     more = [(photo(folder, "new.png", 55), "cat", "ann", "train")]
     found = choose_photos(album(folder, rows[1:] + more), tmp_path / "now.csv", tmp_path / "before.csv")
     assert (found["new_photos"], found["gone_photos"]) == (1, 1)
+
+
+def begun(folder: Path, config: PipelineConfig, number: int = 1) -> Path:
+    """A run whose photos were chosen; a later one is compared with the first."""
+    work = folder / "pipeline" / "runs" / f"{number:04d}"
+    work.mkdir(parents=True)
+    (work / "pipeline.json").write_bytes(encode_config(config))
+    if number > 1:
+        write_state(work, "current", {"run": "0001", "version": 1, "number": 1})
+    write_state(work, "ingest", choose_photos(config, work / "photos.csv", None))
+    return work
+
+
+def columns(table: PhotoTable) -> list[tuple[str, ...]]:
+    labels = [table.classes[label] for label in table.label]
+    named = table.photo, labels, table.client, table.domain, table.parent, table.split
+    return [tuple(map(str, row)) for row in zip(*named, strict=True)]
+
+
+def test_a_label_or_a_person_that_changes_after_ingest_changes_nothing_of_the_run(photos, tmp_path):
+    folder, rows = photos
+    config = album(folder, rows)
+    work = begun(tmp_path, config)
+    before = open_run(config, work).table
+    assert before.fingerprint() == read_state(work, "ingest")["table"]
+    renamed = [(file, "fox" if file == "ann1.png" else label, client.replace("eve", "ann"), split.replace("test", "train"))
+               for file, label, client, split in rows[1:]]  # fmt: skip
+    album(folder, [*renamed, (rows[0][0], *rows[0][1:]), (photo(folder, "owl.png", 8), "owl", "may", "train")])
+    now = open_run(config, work).table
+    listed = [tuple(row[name] for name in ("photo", "label", "client", "domain", "parent", "split"))
+              for row in read_list(work / "photos.csv")]  # fmt: skip
+    assert columns(now) == columns(before) == listed
+    assert now.classes == ("cat", "dog")
+    assert now.read("eve0.png") == (folder / "eve0.png").read_bytes()
+    assert now.fingerprint() == before.fingerprint()
+
+
+def test_both_domain_and_parent_are_in_the_list(photos, tmp_path):
+    folder, rows = photos
+    with (folder / "metadata.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([
+            ("file_name", "label", "client", "split", "domain", "kind"),
+            *((*row, "sketch" if number % 2 else "photo", "pet") for number, row in enumerate(rows)),
+        ])  # fmt: skip
+    config = PipelineConfig(data=DataConfig(source=str(folder), parent_column="kind"))
+    table = open_run(config, begun(tmp_path, config)).table
+    assert table.domain.tolist() == ["photo", "sketch"] * 3
+    assert set(table.parent.tolist()) == {"pet"}
+
+
+def test_a_list_of_a_run_of_refocus_0_1_is_read(photos, tmp_path):
+    folder, rows = photos
+    config = album(folder, rows)
+    work = begun(tmp_path, config)
+    before, path = open_run(config, work).table, work / "photos.csv"
+    with path.open(newline="") as stream:
+        kept = [[row[name] for name in row if name != "parent"] for row in csv.DictReader(stream)]
+    with path.open("w", newline="") as stream:
+        csv.writer(stream).writerows([("photo", "sha256", "label", "client", "domain", "split"), *kept])
+    assert open_run(config, work).table.fingerprint() == before.fingerprint()
+
+
+def test_a_list_that_puts_somebody_into_two_splits_is_refused(photos, tmp_path):
+    folder, rows = photos
+    config = album(folder, rows)
+    work = begun(tmp_path, config)
+    text = (work / "photos.csv").read_text()
+    (work / "photos.csv").write_text(text.replace(",eve,", ",ann,"))
+    with pytest.raises(DataError, match="client 'ann' is in more than one split"):
+        open_run(config, work)
+
+
+def test_a_photo_of_the_list_that_is_gone_is_named(photos, tmp_path):
+    folder, rows = photos
+    work = begun(tmp_path, album(folder, rows))
+    with pytest.raises(DataError, match=r"1 photos of .*photos.csv are missing, such as ann0.png; restore them"):
+        open_run(album(folder, rows[1:]), work)
+
+
+@pytest.mark.parametrize("source", ["glyphs", "arrays.npz"])
+def test_classes_that_no_photo_of_the_list_has_keep_their_numbers(tmp_path, source):
+    drawn = DataConfig(glyph_clients=dict.fromkeys(("train", "validation", "gate", "test"), 1), photos_per_client=2)
+    if source != "glyphs":
+        source = str(tmp_path / source)
+        pixels = np.random.default_rng(0).integers(0, 255, (240, 8, 8), dtype=np.uint8)
+        np.savez(source, x=pixels, y=np.arange(240) % 2 * 11, client=np.arange(240) // 4)
+    config = PipelineConfig(data=replace(drawn, source=source))
+    table = open_run(config, begun(tmp_path, config)).table
+    whole = source_table(config.data)
+    assert table.classes == whole.classes
+    assert len(set(table.label.tolist())) < len(table.classes)
+
+
+SMALL_NETWORK = {"channels": [3, 6, 12, 24], "stem_width": 4}
+
+
+def network(path: Path, seed: int) -> None:
+    """Writes the weights of a small network."""
+    torch.manual_seed(seed)
+    save_file(create_backbone("resnet10t", 2, **SMALL_NETWORK).network.state_dict(), path)
+
+
+@pytest.fixture
+def with_network(photos, tmp_path):
+    folder, rows = photos
+    network(tmp_path / "weights.safetensors", 1)
+    model = Model("resnet10t", str(tmp_path / "weights.safetensors"), keep_encoder=True, arguments=SMALL_NETWORK)
+    return folder, rows, msgspec.structs.replace(album(folder, rows), model=model)
+
+
+def test_a_run_goes_on_after_a_photo_of_a_new_class_has_come(with_network, tmp_path):
+    folder, rows, config = with_network
+    work = begun(tmp_path, config)
+    first = features(work)
+    album(folder, [*rows, (photo(folder, "owl.png", 8), "owl", "may", "train")])
+    assert features(work) == first
+
+
+def test_photos_that_are_sorted_by_class_are_judged_on_every_class():
+    names = [f"{person}/{label}/{i}" for person in range(2) for label in range(10) for i in range(20)]
+    people, labels = ([name.split("/")[part] for name in names] for part in (0, 1))
+    table = PhotoTable.of(names, labels, str.encode, client=people, split=["test"] * len(names))
+    chosen = photos_to_test(table, 32, set(labels)).people
+    for person, rows in chosen.items():
+        assert len(rows) == 32
+        assert {label for _, label in rows} == set(labels)
+        assert [file for file, _ in rows] == [name for name in names if (name, name.split("/")[1]) in rows]  # in order
+        few = photos_to_test(table, 200, {"3"}).people[person]
+        assert few == [(f"{person}/3/{i}", "3") for i in range(20)]
+    assert photos_to_test(table, 32, {"none"}).people == {}
 
 
 def table_of(clients: list[str]) -> PhotoTable:
@@ -515,7 +651,6 @@ epochs = 6
 @pytest.mark.full
 def test_people_are_served_by_their_groups_prompts_and_worse_by_those_of_another(tmp_path):
     from refocus.cloud_train.pipeline import model
-    from refocus.cloud_train.pipeline.data import open_run, photos_to_test
     from refocus.cloud_train.pipeline.methods import PERSONAL
     from refocus.cloud_train.release.evidence import shares_of_groups
     from refocus.edge.bundle.load import load_bundle
