@@ -5,6 +5,7 @@ Everything is done over the photos of the run's list alone, below ``model/`` of 
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from refocus.cloud_train.errors import PipelineError
+from refocus.cloud_train.errors import PipelineError, UsageError
 from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
 from refocus.cloud_train.methods.iciia.train import Devices
@@ -28,7 +30,7 @@ from refocus.cloud_train.runs.iciia import Run, variant_name
 from refocus.cloud_train.runs.taper import TaperRun
 from refocus.edge.bundle import Bundle
 from refocus.edge.commands import show_news
-from refocus.edge.files import new_file
+from refocus.edge.files import new_file, write_file
 from refocus.export.bank import export_bank
 from refocus.export.bundle import Export, export_bundle
 from refocus.export.parity import read_streams
@@ -72,13 +74,25 @@ def _features(config: PipelineConfig, work: Path) -> dict[str, Any]:
 
 
 def _keep_encoder(config: PipelineConfig, run: Run, current: Path | None) -> None:
-    """Puts the current release's encoder where the run would make its own."""
+    """Puts the current release's encoder where the run would make its own, with the classes of this run.
+
+    Raises:
+        UsageError: the run would answer with the encoder's own classifier, which has other classes.
+    """
     if not config.model.keep_encoder or current is None or run.encoder_path.with_suffix(".json").exists():
         return
-    source = current / "model" / "encoder.safetensors"
-    for path in (source, source.with_suffix(".json")):  # the card last: with it the encoder is there
-        with path.open("rb") as old, new_file(run.folder / path.name) as copy:
-            shutil.copyfileobj(old, copy)
+    source, classes = current / "model" / "encoder.safetensors", run.table.classes
+    card = load_checkpoint(source).card
+    if card.labels != classes and run.own_classifier:
+        raise UsageError(
+            f"[model] keep_encoder: the classifier of {source} is of {len(card.labels)} other classes than the"
+            f" {len(classes)} of these photos; leave keep_encoder out, or give a checkpoint"
+        )
+    with source.open("rb") as old, new_file(run.encoder_path) as copy:
+        shutil.copyfileobj(old, copy)
+    told = msgspec.to_builtins(msgspec.structs.replace(card, labels=classes))
+    text = json.dumps(told, ensure_ascii=False, indent=2, sort_keys=True) + "\n"
+    write_file(run.encoder_path.with_suffix(".json"), text)  # last: with the card the encoder is there
 
 
 def _train_head(config: PipelineConfig, work: Path) -> Path:

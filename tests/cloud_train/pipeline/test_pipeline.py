@@ -32,6 +32,7 @@ from refocus.cloud_train.pipeline.report import model_card, write_report
 from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, _Teller, last_run, run_pipeline
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
+from refocus.export.program import load_checkpoint
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
 needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")
@@ -300,6 +301,31 @@ def test_a_run_goes_on_after_a_photo_of_a_new_class_has_come(with_network, tmp_p
     first = features(work)
     album(folder, [*rows, (photo(folder, "owl.png", 8), "owl", "may", "train")])
     assert features(work) == first
+
+
+def test_a_kept_encoder_stays_where_a_class_is_new(with_network, tmp_path):
+    folder, rows, config = with_network
+    first = features(begun(tmp_path, config))
+    network(tmp_path / "weights.safetensors", 2)
+    album(folder, [*rows, (photo(folder, "owl.png", 8), "owl", "ann", "train")])
+    work = begun(tmp_path, config, 2)
+    assert features(work)["encoder"] == first["encoder"]
+    kept = [
+        load_checkpoint(tmp_path / "pipeline" / "runs" / name / "model" / "encoder.safetensors")
+        for name in ("0001", "0002")
+    ]
+    assert all(torch.equal(kept[0].weights[name], kept[1].weights[name]) for name in kept[0].weights)
+    assert kept[0].identity == kept[1].identity
+    assert kept[1].card.labels == ("cat", "dog", "owl")
+
+
+def test_an_encoder_whose_own_classifier_has_other_classes_is_not_kept(with_network, tmp_path):
+    *_, config = with_network
+    features(begun(tmp_path, config))
+    letters = DataConfig(glyph_clients=dict.fromkeys(("train", "validation", "gate", "test"), 1), photos_per_client=2)
+    work = begun(tmp_path, PipelineConfig(data=letters, model=Model(keep_encoder=True)), 2)
+    with pytest.raises(UsageError, match="keep_encoder: the classifier of .* is of 2 other classes than the"):
+        features(work)
 
 
 def test_photos_that_are_sorted_by_class_are_judged_on_every_class():
