@@ -55,14 +55,28 @@ def report(work: Path) -> dict[str, Any]:
 
 
 def _publish(work: Path, wanted: dict[str, Any]) -> int | None:
-    """Signs the bundle as the next release; one that a killed run published already keeps its number."""
+    """Signs the bundle as the next release; the newest one, as a killed run published it, keeps its number.
+
+    Raises:
+        ReleaseError: it is an earlier release, which devices that have a newer one do not take.
+    """
     repository = repository_of(wanted)
     if repository is None:
         return None
     from refocus.cloud_train.release.stages import publish
 
-    files = files_of(load_bundle(work / "bundle"))
-    for known in repository.channel(wanted["device_class"]).releases:
-        if known.files == files and not known.withdrawn:
+    bundle, device_class = work / "bundle", wanted["device_class"]
+    files, newer = files_of(load_bundle(bundle)), []
+    for known in reversed(repository.channel(device_class).releases):
+        if known.withdrawn:
+            continue
+        if known.files != files:
+            newer.append(str(known.number))
+        elif newer:
+            raise ReleaseError(
+                f"{bundle} is release {known.number} of {device_class}, which has newer ones: nothing is published;"
+                f" withdraw {', '.join(reversed(newer))} to go back to {known.number}"
+            )
+        else:
             return known.number
-    return publish(repository, work / "bundle", wanted["device_class"], wanted["percent"]).release.number
+    return publish(repository, bundle, device_class, wanted["percent"]).release.number

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +26,17 @@ from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
 from refocus.cloud_train.pipeline.config import Model, PipelineConfig, decode_config, encode_config, load_config
 from refocus.cloud_train.pipeline.data import by_hash, choose_photos, open_run, photos_to_test, read_list
-from refocus.cloud_train.pipeline.finish import release
+from refocus.cloud_train.pipeline.finish import _publish, release
 from refocus.cloud_train.pipeline.gates import people_gate
 from refocus.cloud_train.pipeline.model import features
 from refocus.cloud_train.pipeline.report import model_card, write_report
 from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, _Teller, last_run, run_pipeline
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
+from refocus.cloud_train.release.keys import KeyRing
+from refocus.cloud_train.release.repository import Repository
+from refocus.cloud_train.release.stages import withdraw
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
+from refocus.edge.bundle import load_bundle, write_manifest
 from refocus.export.program import load_checkpoint
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
@@ -404,6 +409,35 @@ def test_a_release_whose_gates_were_not_judged_is_refused(tmp_path):
     assert people_gate(work)
     with pytest.raises(ReleaseError, match="'parity' was not judged"):
         release(work)
+
+
+def test_a_model_of_before_that_devices_have_left_is_not_taken_for_published(bundle, tmp_path):
+    repository = Repository.create(tmp_path / "repository", KeyRing(tmp_path / "keys"), ["phone"])
+    wanted = {
+        "repository": str(repository.folder),
+        "keys": str(tmp_path / "keys"),
+        "device_class": "phone",
+        "percent": 9.0,
+    }
+
+    def published(number: int, name: str) -> int | None:
+        work = tmp_path / "runs" / f"{number:04d}"
+        made = load_bundle(shutil.copytree(bundle.folder, work / "bundle"))
+        write_manifest(made.folder, msgspec.structs.replace(made.manifest, name=name))
+        assert _publish(work, {**wanted, "repository": ""}) is None
+        return _publish(work, wanted)
+
+    assert published(1, "a") == 1
+    assert published(2, "b") == 2
+    assert published(3, "b") == 2  # as of a run that was killed after it
+    with pytest.raises(
+        ReleaseError, match="is release 1 of phone, which has newer ones: .* withdraw 2 to go back to 1"
+    ):
+        published(4, "a")
+    assert [release.number for release in repository.channel("phone").releases] == [1, 2]
+    withdraw(repository, "phone", 2, "worse")
+    assert published(5, "a") == 1
+    assert published(6, "c") == 3
 
 
 def test_limits_are_data(tmp_path):
