@@ -221,6 +221,8 @@ def _wrong(config: PipelineConfig) -> Iterator[str]:
             f"method {config.method} trains the network of {named}, on one device; leave [model] and [devices] count"
             " out"
         )
+    if config.data.labels != "one":
+        yield "[data] labels several: a release is judged by one label of each photo; leave labels out"
     if config.data.clients != "natural":
         yield f"[data] clients {config.data.clients}: people judge a release; give the photos a column of them"
     own, default = config.taper, TaperConfig()

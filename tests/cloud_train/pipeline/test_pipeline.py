@@ -85,6 +85,7 @@ def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
         ("targets = ['onnx:fp16']", r"\[judging\] target onnx:fp32 is not among the targets"),
         ("[release]\nrepository = 'r'", "needs repository, keys and device_class"),
         ("[data]\nclients = 'dirichlet'", "people judge a release"),
+        ("[data]\nlabels = 'several'", r"\[data\] labels several: a release is judged by one label of each photo"),
         ("retries = -1", "Expected `int` >= 0"),
         ("[limits]\nmade_worse = 'few'", "made_worse"),
         ("= 3", "--config"),
