@@ -34,12 +34,19 @@ _DEFAULT = LabelledRecipe()
 
 
 def split_labelled(bank: FeatureCache, share: float = 0.5) -> dict[str, Split]:
-    """Each client's first photos are labelled, the later ones are judged."""
+    """Each client's first photos are labelled, the later ones are judged.
+
+    A client with too few photos for both takes no part: neither is any of theirs labelled nor judged.
+    """
     parts = {}
     for name, rows in bank.table.clients():
         cut = round(share * len(rows))
-        parts[name] = rows[:cut], rows[cut:]
+        parts[name] = (rows[:cut], rows[cut:]) if 0 < cut < len(rows) else (rows[:0], rows[:0])
     return parts
+
+
+def _taking_part(parts: dict[str, Split]) -> dict[str, Split]:
+    return {name: (labelled, judged) for name, (labelled, judged) in parts.items() if len(labelled) and len(judged)}
 
 
 def right_share(classifier: Callable[[torch.Tensor], torch.Tensor], bank: FeatureCache, rows: np.ndarray) -> float:
@@ -70,10 +77,10 @@ def fine_tuning(
     """Every client fine-tunes a copy of the last layer on their labelled photos (SGD, batches of 16).
 
     Returns:
-        accuracy on each client's judged photos.
+        accuracy on the judged photos of each client who takes part.
     """
     torch.manual_seed(recipe.seed)
-    right = {}
+    parts, right = _taking_part(parts), {}
     for name, (labelled, judged) in track(parts.items(), "fine-tuning", len(parts)):
         layer = copy.deepcopy(plain)
         optimiser = torch.optim.SGD(layer.parameters(), lr=recipe.learning_rate)
@@ -109,9 +116,10 @@ def prompt_tuning(
     """All clients' prompts and the shared projection are trained together on the labelled photos.
 
     Returns:
-        accuracy on each client's judged photos.
+        accuracy on the judged photos of each client who takes part.
     """
     torch.manual_seed(recipe.seed)
+    parts = _taking_part(parts)
     number = {name: index for index, name in enumerate(parts)}
     model = PromptClassifier(plain, len(parts))
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate)

@@ -397,6 +397,21 @@ def test_labelled_and_judged_photos_never_overlap():
     assert all(not set(labelled) & set(judged) for labelled, judged in parts.values())
 
 
+def test_a_person_with_one_photo_takes_no_part_in_labelled_baselines():
+    bank = toy_bank(3, "test", 4)
+    one = bank.rows(np.append(np.flatnonzero(bank.table.client != bank.table.client[0]), 0))
+    plain = fit_plain_classifier(toy_bank(0, "train", 16), toy_bank(1, "validation")).layer
+    parts = split_labelled(one)
+    alone = str(bank.table.client[0])
+    assert list(parts) == sorted({*one.table.client.tolist()})  # whose numbers stay theirs
+    assert [len(rows) for rows in parts[alone]] == [0, 0]
+    without = {name: rows for name, rows in parts.items() if name != alone}
+    for method in (fine_tuning, prompt_tuning):
+        found = method(one, plain, parts, LabelledRecipe(epochs=1))
+        assert found == method(one, plain, without, LabelledRecipe(epochs=1))
+        assert 0 < overall(found, parts) < 1
+
+
 # --- runs ------------------------------------------------------------------------------------------------------
 
 
