@@ -66,8 +66,8 @@ def draw_windows(
     """Targets with what stands before them, as row indices (n, longest + 1), the target last.
 
     Args:
-        content: "own": the client's photos before the target; "mixed": any photos of the table; "foreign": photos of a
-            client of another domain, or of any other client where domains are not known.
+        content: "own": the client's photos before the target; "mixed": any photos of the table but the target itself;
+            "foreign": photos of a client of another domain, or of any other client where domains are not known.
 
     Raises:
         DataError: fewer than two clients have more than ``longest`` photos.
@@ -88,7 +88,8 @@ def draw_windows(
             if content == "own":
                 past = rows[position - longest : position]
             elif content == "mixed":
-                past = rng.integers(len(table), size=longest)
+                past = rng.integers(len(table) - 1, size=longest)
+                past += past >= rows[position]
             else:
                 stranger = people[others[rng.integers(len(others))]]
                 start = rng.integers(len(stranger) - longest + 1)

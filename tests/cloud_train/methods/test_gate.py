@@ -285,3 +285,11 @@ def test_each_content_is_what_its_name_says():
     homes = bank.table.domain
     assert (homes[strange[:, 0]] != homes[strange[:, -1]]).all()
     assert len(np.unique(client[any_[0]])) > 3
+
+
+def test_a_mixed_history_never_holds_the_photo_that_is_asked_about():
+    table = people_bank(0).table
+    for part in (table, table.rows(np.isin(table.client, np.unique(table.client)[:2]))):
+        drawn = draw_windows(part, "mixed", SLOTS, 200, np.random.default_rng(0))
+        assert not (drawn[:, :-1] == drawn[:, -1:]).any()
+        assert len(np.unique(drawn[:, :-1])) == len(part)  # every other one may be in it
