@@ -72,7 +72,8 @@ def overhead(table: Table) -> None:
 
 
 def bare(target: Target, encoder: Program) -> Callable[[], object]:
-    """A call that runs the encoder alone, its memory bound, with what a stranger is given beside the photo."""
+    """A call that runs the encoder alone, its memory bound, with what a stranger is given beside the photo; on a GPU
+    with the copies to it and back."""
     return encoder.bind({"photo": target.pixels[0], **target.bundle.defaults(encoder.artifact)})
 
 

@@ -35,7 +35,11 @@ LIBRARIES = ("torch", "torchvision", "timm", "onnxruntime", "onnxruntime-gpu", "
 OLDEST_DRIVER = 580  # of CUDA 13, which torch is built for; older ones fail at the first kernel
 BACKBONES = {"mobilenetv2_100": 0, "mobilenetv3_large_100": 0, "resnet18": 0, "deit_tiny_patch16_224": 0}
 DRY_BACKBONES = {"mobilenetv3_small_050": 64}
-TESTS = ("tests/cloud_train/bench/test_cuda.py", "tests/cloud_train/federated/test_budgets.py")
+TESTS = (
+    "tests/cloud_train/bench/test_cuda.py",
+    "tests/cloud_train/federated/test_budgets.py",
+    "tests/export/parity/test_streaming.py",
+)
 Section = Callable[[str, bool], dict[str, Any]]
 
 

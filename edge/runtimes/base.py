@@ -148,10 +148,14 @@ class Program(ABC):
         """The error for a program that its runtime could not run."""
         return BundleError(f"{self.artifact.file} failed while it ran ({in_one_line(error)}); export the bundle again")
 
-    def check(self, inputs: dict[str, np.ndarray]) -> None:
-        """Raises ValueError where the inputs are not those of the manifest, or the program was closed."""
+    def check_open(self) -> None:
+        """Raises ValueError where the program was closed."""
         if self.closed:
             raise ValueError(f"{self.artifact.file} was closed; load it again")
+
+    def check(self, inputs: dict[str, np.ndarray]) -> None:
+        """Raises ValueError where the inputs are not those of the manifest, or the program was closed."""
+        self.check_open()
         if inputs.keys() != {tensor.name for tensor in self.artifact.inputs}:
             raise ValueError(f"{self.artifact.file} takes {[t.name for t in self.artifact.inputs]}, got {[*inputs]}")
         for tensor in self.artifact.inputs:
@@ -178,6 +182,7 @@ class Program(ABC):
         self.check(inputs)
 
         def bound() -> dict[str, np.ndarray]:
+            self.check_open()
             found = self.named(self.run_unchecked(inputs), inputs)
             for name, array in outputs.items():
                 np.copyto(array, found[name])

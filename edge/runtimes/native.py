@@ -82,8 +82,7 @@ class Loaded(Program):
         answer, call = self._prepared(inputs, outputs)
 
         def bound() -> dict[str, np.ndarray]:
-            if self.closed:
-                raise ValueError(f"{self.artifact.file} was closed; load it again")
+            self.check_open()
             call()
             return answer
 

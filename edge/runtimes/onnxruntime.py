@@ -210,6 +210,8 @@ class Loaded(Program):
         shapes = {t.name: [n for n in t.shape if isinstance(n, int)] for t in self.artifact.outputs}
         if any(len(shapes[t.name]) < len(t.shape) for t in self.artifact.outputs):
             return super().bind(inputs, outputs)  # how large they will be is known at run time alone
+        if self.session.get_providers() != [PROVIDERS["cpu"]]:
+            return super().bind(inputs, outputs)  # a binding copies inputs to a GPU once, when they are bound
         answer = {name: np.zeros(shape, dtype=np.float32) for name, shape in shapes.items()} | dict(outputs)
         binding = self.session.io_binding()
         for name, value in inputs.items():
@@ -224,8 +226,7 @@ class Loaded(Program):
         Args:
             inputs: the binding reads their memory and does not own it; they live as long as this call is to be made.
         """
-        if self.closed:
-            raise ValueError(f"{self.artifact.file} was closed; load it again")
+        self.check_open()
         self._timed(lambda options: self.session.run_with_iobinding(binding, options))
         return answer
 
@@ -300,7 +301,7 @@ def _options(source: Source) -> onnxruntime.SessionOptions:
         options.add_session_config_entry(key, value)
     if source.profile is not None:
         options.enable_profiling, options.profile_file_prefix = True, str(source.profile / "run")
-    if not source.allow_fallback:
+    if not source.allow_fallback and source.provider not in ("", "cpu"):  # the CPU is no fallback of its own
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     return options
 

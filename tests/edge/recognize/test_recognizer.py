@@ -137,3 +137,9 @@ def test_a_provider_that_is_not_there_falls_back_and_says_so_or_is_refused(bundl
         Recognizer(bundle, provider="cuda", allow_fallback=False)
     with pytest.raises(RuntimeUnavailable, match="--provider abacus: onnxruntime has cpu, cuda"):
         Recognizer(bundle, provider="abacus")
+
+
+@pytest.mark.parametrize("provider", ["", "cpu"])
+def test_the_cpu_is_not_refused_as_its_own_fallback(provider, bundle, stream):
+    with Recognizer(bundle, provider=provider, allow_fallback=False) as recognizer:
+        assert recognizer.recognize(stream[0]).labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
@@ -58,6 +59,20 @@ def test_a_stream_through_the_device_equals_the_pass_over_the_whole_stream(strea
 def test_a_stream_through_executorch_equals_the_pass_over_the_whole_stream(causal, streams, tmp_path):
     bundle = export_bundle([causal], tmp_path / "b", Export(["onnx:fp32", "executorch:fp32"]), streams)
     assert_equal_on_streams(bundle, "executorch", causal, streams)
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_stream_on_a_gpu_is_not_answered_from_the_rings_of_its_first_photo(streaming, features):
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this build of ONNX Runtime has no CUDA")
+    with Recognizer(streaming, threads=1) as cpu, Recognizer(streaming, threads=1, provider="cuda") as gpu:
+        assert "CUDAExecutionProvider" in gpu.head.ran_on()
+        for found, wanted in zip(gpu.replay(features), cpu.replay(features), strict=True):
+            np.testing.assert_allclose(found.logits, wanted.logits, atol=2e-2 * np.abs(wanted.logits).max())
+            np.testing.assert_allclose(found.attention, wanted.attention, atol=2e-2)
 
 
 def assert_equal_on_streams(bundle, runtime, causal, streams):
