@@ -259,18 +259,15 @@ class SelfImprovement:
     def _change(self, learned: _Learned, task: Task | None) -> _Learned:
         """Puts a task's model, or for None the generic one, in the place of the one that serves; what is learned with
         its labels. After an error the one that served still does."""
-        learned = replace(learned, labels=task.labels if task is not None else ())
-        model, before = self._made(task) if task is not None else None, self._personal
-        try:
+        learned, before = replace(learned, labels=task.labels if task is not None else ()), self._personal
+        if task is not None:
+            self._personal = self._made(task, learned)
+        else:
             self._keep(learned)
-        except BaseException:
-            if model is not None:
-                model.close()
-            raise
-        self._personal = model
+            self._personal = None
         if before is not None:
             before.close()
-        if model is None:
+        if task is None:
             shutil.rmtree(self.folder / "personal", ignore_errors=True)  # or others would go on answering with it
         return learned
 
@@ -280,16 +277,22 @@ class SelfImprovement:
         mixers = task.mixers if self.by == "networks" else task.mixers[:0]
         return replace(task, shift=shift_of(shares), mixers=mixers)
 
-    def _made(self, task: Task) -> Recognizer:
-        """A task's model, which has taken the place of the personal one in the folder."""
+    def _made(self, task: Task, learned: _Learned) -> Recognizer:
+        """A task's model, which has taken the place of the personal one in the folder, and what is learned is kept.
+        After an error the folder holds what it held."""
         place = self.folder / "personal"
         self._make_folder()
-        with working_folder(place) as temporary:  # whatever is at that place, it is replaced
+        with working_folder(place) as temporary, contextlib.ExitStack() as undo:
             made = temporary / "bundle"
             self.bank.condense(task, made, [self.target])
             made.chmod(0o700)  # whatever the rights of the folder around it
-            move_into_place(made, place, temporary)
-        return self._load(place)
+            move_into_place(made, place, temporary)  # whatever is at that place, it is replaced
+            undo.callback(_put_back, place, (made, temporary / "previous"))
+            model = self._load(place)
+            undo.callback(model.close)
+            self._keep(learned)
+            undo.pop_all()
+        return model
 
     def _load(self, folder: Path) -> Recognizer:
         runtime, _, precision = self.target.partition(":")
@@ -346,6 +349,13 @@ class SelfImprovement:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _put_back(place: Path, before: Sequence[Path]) -> None:
+    """Removes what has taken a place, and puts back what was there, if anything was: the first of these that exists."""
+    shutil.rmtree(place)
+    for folder in [path for path in before if path.exists()][:1]:
+        folder.rename(place)
 
 
 def photo_number(content: bytes) -> int:

@@ -184,6 +184,37 @@ def test_a_model_that_cannot_be_loaded_leaves_the_one_that_served(bank, tmp_path
                 improvement.learn(owner(bank, [0, 1, 2, 6, 7, 8, 9, 10], 40, seed))
         assert improvement.recognizer is served
         improvement.recognize(photo)
+    with SelfImprovement(bank, tmp_path, threads=1) as again:
+        assert again.recognizer.manifest.task == served.manifest.task
+
+
+@pytest.mark.parametrize("personal", [True, False])
+def test_a_model_of_photos_that_could_not_be_kept_does_not_serve_after_a_restart(personal, bank, tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    def manifest():
+        file = tmp_path / "personal" / "manifest.json"
+        return file.read_bytes() if file.exists() else None
+
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        for seed in range(2 if personal else 1):
+            improvement.learn(owner(bank, [0, 1, 2], 40, seed))
+        wanted, before = improvement.recognizer.manifest.task, manifest()
+        assert (wanted is not None) == personal
+        loaded = []
+        load = improvement._load
+        monkeypatch.setattr(improvement, "_load", lambda folder: loaded.append(folder) or load(folder))
+        with monkeypatch.context() as disk:
+            disk.setattr("refocus.edge.taper.self_improvement.write_file", full)
+            with pytest.raises(OSError, match="No space"):
+                improvement.learn(owner(bank, [0, 1, 2, 0, 1, 2, 6, 7, 8] if personal else [0, 1, 2], 400, 5))
+        assert loaded == [tmp_path / "personal"], "another model was made"
+        assert improvement.recognizer.manifest.task == wanted
+        assert manifest() == before
+    assert not [*tmp_path.glob(".refocus-*")]
+    with SelfImprovement(bank, tmp_path, threads=1) as again:
+        assert again.recognizer.manifest.task == wanted
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -0.5, 2.0])
