@@ -54,7 +54,7 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
     refused = {name: why for name, target in targets.items() if (why := _why_not(target, head))}
     failed = {
         row.target: f"its self-test fails here: {row.failures[0]}"
-        for row in check(some.bundle, plan.provider, plan.allow_fallback)
+        for row in check(some.bundle, plan.provider, plan.allow_fallback, threads=plan.threads)
         if row.head == head and row.failures
     }
     refused |= failed

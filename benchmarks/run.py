@@ -134,7 +134,7 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
 
 
 def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
-    can, cannot = runnable(bundle, plan.head, behind=False)
+    can, cannot = runnable(bundle, plan.head, behind=False, threads=plan.threads)
     missing += [Missing(what=f"{name} {target}", why=why) for target, why in cannot.items()]
     wanted = [
         (runtime, precision)

@@ -66,7 +66,7 @@ def accuracy(
     if not training_photos:
         photos, who = without_training_photos(photos, loaded, head)
         logger.warning(who)
-    can, cannot = runnable(loaded, head)
+    can, cannot = runnable(loaded, head, threads=threads)
     for target, why in cannot.items():
         logger.warning(f"{target}: not run here: {why}")
     if not can:

@@ -259,6 +259,7 @@ class Ran(Strict, frozen=True, kw_only=True):
 
     Attributes:
         asked, used: provider or delegate, of the encoder.
+        threads: inside one operator, those that the encoder ran on; 0: as many as the runtime takes.
         fallback: nodes that ran elsewhere than asked, with their shares, and the reasons that are known; "" where
             nothing did.
         numeric_path: runtime, version and provider that decide the last bits of a feature.

@@ -341,19 +341,20 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
 
 
 def runnable(
-    bundle: Bundle, head: str = "", behind: bool = True
+    bundle: Bundle, head: str = "", behind: bool = True, threads: int = 1
 ) -> tuple[list[tuple[tuple[str, str], str]], dict[str, str]]:
     """Encoders with the target of a head behind each (:func:`refocus.edge.recognize.head_targets`) that this machine
     can load, and why it cannot load the others, by that target.
 
     Args:
         behind: False: each encoder once, with the head that serves there, which has no name then.
+        threads: those that they are used with in this process.
     """
     can, cannot = [], {}
     name = bundle.manifest.head(head).name
     for target, own in head_targets(bundle, name) if behind else [(target, "") for target in bundle.targets(head)]:
         try:
-            Recognizer(bundle, None, *target, 1, head=head, head_target=own).close()
+            Recognizer(bundle, None, *target, threads, head=head, head_target=own).close()
             can.append((target, own))
         except RuntimeUnavailable as error:
             cannot[own or ":".join(target)] = str(error)

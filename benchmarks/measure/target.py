@@ -190,6 +190,7 @@ class Target:
         with replace(self, allow_fallback=True).open(None) as device:
             head, passed_over = device.head.artifact, device.head_passed_over
             used, path = device.encoder.ran_on(), device.encoder.numeric_path()
+            threads = device.encoder.threads
             reasons = [passed_over, *_reasons(device.encoder, encoder, head)]
         placement = [*self._placed(encoder), *self._placed(head)]
         parts = {role: [part for place, part in placement if place == role] for role in ("encoder", "head")}
@@ -205,7 +206,7 @@ class Target:
             asked=self.provider or "the runtime's default",
             used=used,
             fallback="; ".join(filter(None, (*fell_back, *reasons))),
-            threads=self.threads,
+            threads=threads,
             telemetry=TELEMETRY.get(encoder.runtime, "none in this runtime"),
             size_bytes=encoder.size_bytes + head.size_bytes,
             numeric_path=path,

@@ -78,11 +78,17 @@ def bare(target: Target, encoder: Program) -> Callable[[], object]:
 
 
 def threads(table: Table) -> None:
-    """The encoder with one thread and more, in turns."""
+    """The encoder with one thread and more, in turns; numbers that it does not run on here are missing."""
     target, cores = table.target, os.cpu_count() or 1
     counts = sorted({1, 2, 4, cores} & set(range(1, cores + 1)))
     programs = {str(count): target.encoder(count) for count in counts}
-    table.time("threads", {n: bare(target, program) for n, program in programs.items()}, name="encoder", over="1")
+    taken = {n: bare(target, program) for n, program in programs.items() if program.threads == int(n)}
+    if left := [n for n in programs if n not in taken]:
+        ran = {program.threads for program in programs.values()} - {0}
+        said = f"runs on {', '.join(map(str, sorted(ran)))} in this process" if ran else "takes no number of threads"
+        table.lacks(f"threads, {', '.join(left)}", f"{target.pair[0]} {said}")
+    if taken:
+        table.time("threads", taken, name="encoder", over="1" if "1" in taken else "")
     for program in programs.values():
         program.close()
 

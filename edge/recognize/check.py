@@ -12,7 +12,12 @@ from refocus.edge.recognize.serving_head import NATIVE
 
 
 def check(
-    bundle: Bundle, provider: str = "", allow_fallback: bool = True, head_target: str = "", encoder: str = ""
+    bundle: Bundle,
+    provider: str = "",
+    allow_fallback: bool = True,
+    head_target: str = "",
+    encoder: str = "",
+    threads: int = 1,
 ) -> list[Check]:
     """Runs the self-test of every head on every runtime and precision; what cannot run here says why.
 
@@ -20,6 +25,7 @@ def check(
         head_target: of the only heads to run, as ``native:w16``; default: all.
         encoder: target of the only encoder to run, as ``onnxruntime:fp32``, with every head that may serve behind it;
             default: all.
+        threads: as of :class:`refocus.edge.Recognizer`; those of whoever goes on in this process.
 
     Raises:
         BundleError: a head has no self-test, or there is no head of that target.
@@ -41,7 +47,7 @@ def check(
             try:
                 with (
                     checking(),
-                    Recognizer(bundle, None, runtime, precision, 1, *where, head_target=target) as recognizer,
+                    Recognizer(bundle, None, runtime, precision, threads, *where, head_target=target) as recognizer,
                 ):
                     own = target != f"{runtime}:{precision}"
                     program = recognizer.head if own else recognizer.encoder

@@ -164,7 +164,8 @@ class Recognizer:
         bundle: a verified bundle.
         profile: file of the person's history; None keeps nothing.
         runtime, precision: which artifacts to use.
-        threads: threads inside one operator; 0 leaves it to the runtime.
+        threads: threads inside one operator; 0 leaves it to the runtime. ExecuTorch runs all programs of a process on
+            as many as the first.
         head: name of the head; default: the bundle's first.
         provider: part of the device to run on, in the runtime's words.
         allow_fallback: False refuses to run what that part does not take.
@@ -223,7 +224,7 @@ class Recognizer:
         encoder = bundle.artifact("encoder", runtime, precision)
         runtime, precision = encoder.runtime, encoder.precision  # another name of them may be asked for
         target, stock = (self.card.name, runtime, precision, provider), f"{runtime}:{precision}"
-        nobody = partial(Recognizer, bundle, None, runtime, precision, 1, self.card.name, provider)
+        nobody = partial(Recognizer, bundle, None, runtime, precision, threads, self.card.name, provider)
         ensure_checked(bundle, *target, lambda: nobody(head_target=stock))
         where = threads, head, provider, allow_fallback
 

@@ -55,7 +55,8 @@ class Source:
         files: verified contents, by path below the program's folder; "" for a program that is one file. What runs is
             what was verified, even if the files change.
         artifact: its entry in the manifest.
-        threads: threads inside one operator; 0 leaves it to the runtime.
+        threads: threads inside one operator; 0 leaves it to the runtime. ExecuTorch runs all programs of a process on
+            as many as the first; Core ML and TensorRT take no number.
         provider: part of the device to run on, in the runtime's words; "" leaves it to the runtime.
         allow_fallback: False refuses to run what the provider does not take.
         weights: of one person, to stand in the place of the program's own; None leaves it as it was exported.
@@ -97,7 +98,11 @@ class Source:
 
 
 class Program(ABC):
-    """A program loaded by an inference runtime. Inputs and outputs are arrays by the tensor names of the manifest."""
+    """A program loaded by an inference runtime. Inputs and outputs are arrays by the tensor names of the manifest.
+
+    Attributes:
+        threads: inside one operator, those that it runs on; 0: as many as the runtime takes.
+    """
 
     closed = False
 

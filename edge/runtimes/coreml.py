@@ -32,6 +32,7 @@ class Loaded(Program):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
+        self.threads = 0  # Core ML takes no number
         if sys.platform != "darwin":
             raise RuntimeUnavailable(f"{source.artifact.file}: Core ML predicts on macOS and iOS alone")
         if source.provider not in PROVIDERS:

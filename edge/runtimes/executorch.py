@@ -6,9 +6,12 @@ The one module of ``edge`` that brings torch with it: ExecuTorch's Python packag
 from __future__ import annotations
 
 import contextlib
+import functools
+import logging
 import platform
 import re
 import tempfile
+import threading
 from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from executorch.extension.pybindings import portable_lib
 from executorch.runtime import Runtime, Verification
 
 from refocus.edge.bundle.manifest import Artifact
@@ -30,10 +34,35 @@ VERSION = version("executorch")
 METHOD, PORTABLE = "forward", "portable"
 _NATIVE = "native_call_"  # before the name of a portable operator in an ETDump
 _PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
+logger = logging.getLogger(__name__)
+_pool, _pool_is_settled = threading.Lock(), False
+
+
+def threads_of_process(asked: int) -> int:
+    """Threads on which every program of this process runs: as many as the first one asks for.
+
+    ExecuTorch has one pool for all of them. It is replaced before there is a program and never after: under a loaded
+    one, that ends the process.
+
+    Args:
+        asked: 0 leaves it to ExecuTorch.
+    """
+    global _pool_is_settled
+    with _pool:
+        found: int = portable_lib._threadpool_get_thread_count()
+        if not _pool_is_settled and asked not in (0, found):
+            portable_lib._unsafe_reset_threadpool(asked)
+            found = portable_lib._threadpool_get_thread_count()
+        _pool_is_settled = True
+        return found
 
 
 class Loaded(Program):
-    """A program in ExecuTorch. The delegate is fixed when the program is exported; there is none to choose here."""
+    """A program in ExecuTorch. The delegate is fixed when the program is exported; there is none to choose here.
+
+    Attributes:
+        fallback: why it runs on another number of threads than was asked for; "" where it does not.
+    """
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
@@ -43,6 +72,13 @@ class Loaded(Program):
         missing = [name for name in _delegates(artifact.producer) if not runtime.backend_registry.is_available(name)]
         if missing:
             raise RuntimeUnavailable(f"{artifact.file} needs {', '.join(missing)}, which this ExecuTorch build lacks")
+        self.threads, self.fallback = threads_of_process(source.threads), ""
+        if source.threads not in (0, self.threads):
+            self.fallback = (
+                f"ExecuTorch runs all programs of a process on as many threads as the first: {self.threads} here, not"
+                f" the {source.threads} that were asked for"
+            )
+            _warn_once(self.fallback)
         # The program reads from these bytes for as long as it lives.
         self._content, self._profile = source.program(EXECUTORCH_PROGRAM), source.profile
         with _weights_of(source) as data:
@@ -78,6 +114,9 @@ class Loaded(Program):
             raise self.failed(error) from None
 
     def ran_on(self) -> str:
+        return self._delegate() + (f" ({self.fallback})" if self.fallback else "")
+
+    def _delegate(self) -> str:
         return ", ".join(_delegates(self.artifact.producer)) or "portable operators"
 
     def placement(self) -> tuple[Part, ...]:
@@ -90,12 +129,17 @@ class Loaded(Program):
         return parts_of(calls, [delegate], _nodes(self.artifact, delegate), operators)
 
     def numeric_path(self) -> str:
-        return f"executorch {VERSION} {self.ran_on()} {platform.machine()}"
+        return f"executorch {VERSION} {self._delegate()} {platform.machine()}"
 
     def close(self) -> None:
         self.closed = True
         self._method = self._program = None
         self._content = b""
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    logger.warning(text)
 
 
 def newest_run(etdump: Path, delegate: str) -> tuple[list[Ran], list[Ran]]:

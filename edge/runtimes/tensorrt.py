@@ -40,6 +40,7 @@ class Loaded(Program):
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
+        self.threads = 0  # a GPU's are not chosen
         if source.provider not in ("", "cuda"):
             raise RuntimeUnavailable(f"--provider {source.provider}: tensorrt runs on cuda")
         artifact, program = source.artifact, source.file("")

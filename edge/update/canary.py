@@ -71,7 +71,7 @@ class Canary:
     latency_ratio: float = 1.0
 
 
-def self_test(bundle: Bundle, target: str) -> str:
+def self_test(bundle: Bundle, target: str, threads: int = 1) -> str:
     """Why a bundle fails its own self-test with what may serve on this device; "" if it passes.
 
     Those are the programs of the device's target, and native heads behind its encoder, but for those that cannot run
@@ -80,7 +80,7 @@ def self_test(bundle: Bundle, target: str) -> str:
     if all(head.self_test is None for head in bundle.manifest.heads):
         return "it carries no answers to check"
     encoder = find_named_target(target, [a.target for a in bundle.manifest.artifacts if a.role == "encoder"])
-    found = check(bundle, encoder=encoder) if encoder else []
+    found = check(bundle, encoder=encoder, threads=threads) if encoder else []
     own = [row for row in found if row.target == encoder]
     if not own or any(row.skipped for row in own):
         return "; ".join(row.skipped for row in own) or f"it has no programs for {target}"

@@ -141,7 +141,7 @@ def _finding(trial: Trial) -> TrialResult:
 
 def _test(trial: Trial) -> TrialResult:
     settings, bundle = trial.settings, load_bundle(trial.folder)
-    if why := self_test(bundle, settings.target):
+    if why := self_test(bundle, settings.target, settings.threads):
         return TrialResult(why=printable(f"it fails its self-test: {why}"))
     if trial.serving is None:
         return TrialResult()

@@ -89,7 +89,7 @@ def replay_bank(
         ways=run.config.ways,
         bases=run.config.bases,
         inner=inner(run, evaluation, seeds[0]),
-        machine={"processor": processor(), "cores": os.cpu_count(), "load": os.getloadavg()[0]},
+        machine={"processor": processor(), "cores": os.cpu_count(), "threads": 1, "load": os.getloadavg()[0]},
         rows=rows,
     )
 
@@ -153,14 +153,15 @@ def _task(bank: Bank, run: TaperRun, task: Task) -> BankTask:
 
 def about_bank(document: page.Document) -> str:
     data, machine = document["data"], document["machine"]
+    unequal = "on one thread with ONNX Runtime and on as many as there are cores with ExecuTorch"
+    threads = "on one thread" if "threads" in machine else unequal  # as documents before were measured
     return (
         f"{data['classes']} classes; {data['tasks']} tasks of {document['ways']} classes with"
         f" {data['targets']} photos that nobody trained on, by the exported programs of a bank of {document['bases']}"
         f" `{document['backbone']}`, {page.seeds_line(document)}. Models of one target take turns photo by photo; a"
-        " photo's time is from its file to its answer, with the tenth and ninetieth percentile, on one thread with ONNX"
-        f" Runtime and on as many as there are cores with ExecuTorch ({machine['cores']} cores of"
-        f" {machine['processor']}, load {machine['load']:.1f} at the end). Differences are to the first row of the same"
-        " target."
+        f" photo's time is from its file to its answer, with the tenth and ninetieth percentile, {threads}"
+        f" ({machine['cores']} cores of {machine['processor']}, load {machine['load']:.1f} at the end). Differences are"
+        " to the first row of the same target."
     )
 
 
