@@ -119,6 +119,7 @@ def _limits(root: Path) -> dict[str, str]:
     }
     found = {name: read_text(cpu / file) for name, file in files.items()}
     found["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "")
+    found["executorch_threads"] = "as asked for"  # documents without it are of all cores, whatever was asked for
     return {name: value for name, value in found.items() if value}
 
 

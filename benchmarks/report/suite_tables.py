@@ -19,6 +19,8 @@ _STARTS = (
 _METHODS = "backbone | target | method | p50 ms | p90 | over the backbone | file | verdict"
 _HEADS = "iciia_t", "iciia_t_streaming", "iciia_t_native_streaming"
 
+ON_ALL_CORES = " ExecuTorch's rows ran on all cores of their machine, with their block and with their backbone alone."
+
 
 def tables(documents: Sequence[Document], paper: Mapping[str, float]) -> Iterator[str]:
     """All tables, each with what its figures are.
@@ -50,12 +52,19 @@ def table_1(documents: Iterable[Document], paper: Mapping[str, float]) -> Iterat
     yield (
         "FLOPs are multiply-adds, as in the paper; ICIIA with N = 3 layers over a window of W = 16, without its"
         " classifier. Wall clock is over the backbone, timed in turns in one process, one thread; 95 % interval."
+        + (ON_ALL_CORES if any(map(_on_all_cores, documents)) else "")
     )
     if len(letters) > 1:
         yield ""
         yield "Times of different machines do not compare; ratios are of one. " + "; ".join(
             f"{letter}: {', '.join(machine)}" for machine, letter in letters.items()
         )
+
+
+def _on_all_cores(document: Document) -> bool:
+    """Whether ExecuTorch took all cores, as it did in documents that do not say otherwise."""
+    of_executorch = any(row.target.startswith("executorch") for row in document.rows)
+    return of_executorch and "executorch_threads" not in document.machine.extra
 
 
 def _machines(documents: Iterable[Document]) -> dict[tuple[str, ...], str]:

@@ -100,6 +100,7 @@ def main(
             found = measure(load_bundle(Path(temporary) / "bundle"), targets, files[0].read_bytes(), rounds)
         rows.append({"network": entry.name, "weights": "trained" if ran.trained else "seeded", "targets": found})
     about = {"rounds": rounds, "profiles": PROFILES, "threads": 1, "cores": os.cpu_count()}
+    about["executorch_threads"] = 1
     command = "python -m refocus.cloud_train.bench.operators --photos PHOTOS --weights WEIGHTS --out OUT"
     document = {
         "schema_version": SCHEMA,

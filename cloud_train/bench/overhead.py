@@ -132,6 +132,7 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
                 "rounds": plan.rounds,
                 "photos": len(photo_files(photos)),
                 "threads": 1,
+                "executorch_threads": 1,
                 "block": asdict(STREAMING),
             },
         }

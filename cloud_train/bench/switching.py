@@ -91,6 +91,7 @@ def environment() -> dict[str, Any]:
     return {
         "classes": CLASSES,
         "cores": os.cpu_count(),
+        "executorch_threads": 1,
         "processor": platform.machine(),
         "versions": versions,
         "load": round(os.getloadavg()[0], 1),

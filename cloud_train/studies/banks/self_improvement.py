@@ -156,7 +156,8 @@ def about_owners(document: page.Document) -> str:
         f"{data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
         f" unlabelled photos of each, judged on {data['targets']} other photos of theirs; through exported banks of"
         f" `{document['backbone']}`, {page.seeds_line(document)}."
-        f" Intervals are over owners, to whom one set of photos is dealt: for other photos they are wider.{_serving(document)}"
+        " Intervals are over owners, to whom one set of photos is dealt: for other photos they are wider."
+        f"{_serving(document)}"
     )
 
 
