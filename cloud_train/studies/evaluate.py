@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import tempfile
 import time
 from collections.abc import Iterable, Sequence
@@ -313,23 +314,27 @@ def _evaluate_heads(
     mixed_streams: dict[int, np.ndarray] = {}
     bundles = []
     for head in heads:
-        seed, bundle = int(head.parent.name[5:]), bundle_of(run, head)
+        seed, checkpoint, bundle = int(head.parent.name[5:]), load_checkpoint(head), bundle_of(run, head)
         shipped = delivered_bundle_of(run, head) if head.stem == delivered else None
-        predictions, streams = _evaluate_head(head, bundle, trials, shipped)
+        predictions, streams = _evaluate_head(checkpoint, bundle, trials, shipped)
         seeds.setdefault(seed, {}).update(predictions)
         if streams is not None:
             mixed_streams[seed] = streams
-        card = load_checkpoint(head).card
+        card = checkpoint.card
         about = {**_parity(bundle), **card.config, "training_seconds": card.training.get("seconds")}
         bundles.append({"seed": seed, "variant": head.stem, **about})
     return seeds, mixed_streams, bundles
 
 
 def _evaluate_head(
-    head: Path, bundle: Bundle, trials: Trials, delivered: Bundle | None
+    checkpoint: Checkpoint, bundle: Bundle, trials: Trials, delivered: Bundle | None
 ) -> tuple[Predictions, np.ndarray | None]:
-    """Answers of one head to the targets, and of the bundle delivered of it to the mixed streams; kept on disk."""
-    digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
+    """Answers of one head to the targets, and of the bundle delivered of it to the mixed streams; kept on disk.
+
+    Whoever trains the head again with another gate may get the same weights, and another delivery of them.
+    """
+    head, delivery = checkpoint.path, json.dumps(checkpoint.card.training.get("delivery"), sort_keys=True)
+    digest = hashlib.sha256(f"{checkpoint.identity} {delivery}".encode())
     digest.update(f"{trials.lengths} {delivered and delivered.folder.name} {trials.mixed.fingerprint()}".encode())
     for target in trials.targets:
         digest.update(target.content)

@@ -13,6 +13,8 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.report.report import write_report, write_results
 from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.studies.evaluate import (
+    Trials,
+    _evaluate_head,
     _ways,
     answer_targets,
     bundle_of,
@@ -24,6 +26,7 @@ from refocus.cloud_train.studies.evaluate import (
     replay,
 )
 from refocus.edge.recognize.recognizer import Recognizer
+from refocus.export.program import load_checkpoint
 from tests.tiny import STORED
 
 
@@ -103,6 +106,31 @@ def test_a_head_that_was_judged_is_not_judged_again(results, tiny_run, monkeypat
     again = evaluate_run(tiny_run, targets_per_client=6)
     for part in ("accuracy", "control", "gain", "never_worse"):
         assert again[part] == results[part]
+
+
+@pytest.mark.parametrize("changed", [{"choice": "shares"}, {"temperature": 3.0}, {"gated": True}])
+def test_answers_of_the_same_weights_in_another_delivery_are_not_taken_for_its_own(
+    changed, bundle, tiny_run, features, tmp_path
+):
+    """As after training again with another gate, which may leave the weights as they were."""
+    head, test = tmp_path / "seed-0" / "iciia_t.safetensors", tiny_run.table.of_split("test")
+    shutil.copytree(tiny_run.folder / "seed-0", head.parent, ignore=shutil.ignore_patterns("judged", "bundles"))
+    shutil.copy(tiny_run.encoder_path, tmp_path)
+    by_photo = {
+        photo: row
+        for name, rows in test.clients()
+        for photo, row in zip(test.photo[rows].tolist(), features[name], strict=True)
+    }
+    targets = choose_targets(test, features, 3, 1)
+    trials = Trials(targets, np.array([target.label for target in targets]), (3,), test.mixed(0.0, seed=0), by_photo)
+    card, kept = json.loads(head.with_suffix(".json").read_text()), []
+    before = {"choice": "both", "temperature": 1.0, "gated": False}
+    for delivery in (before, before, changed):
+        card["training"]["delivery"] |= delivery
+        head.with_suffix(".json").write_text(json.dumps(card))
+        _evaluate_head(load_checkpoint(head), bundle, trials, bundle)
+        kept.append(len([*head.parent.glob("judged/*.npz")]))
+    assert kept == [1, 1, 2]
 
 
 def test_intervals_hold_their_means(results):
