@@ -10,7 +10,15 @@ import pytest
 from refocus.benchmarks.measure.accuracy import LabelledDataError, Photos
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
-from refocus.cloud_train.release.gates import GATES, Evidence, GateLimits, accuracy, evaluate_gates, read_limits
+from refocus.cloud_train.release.gates import (
+    GATES,
+    Evidence,
+    GateLimits,
+    accuracy,
+    evaluate_gates,
+    read_limits,
+    worst_decile,
+)
 from refocus.edge.recognize.recognizer import Recognizer
 
 PEOPLE = 40
@@ -47,6 +55,28 @@ def test_a_release_in_which_the_mean_improves_but_the_worst_decile_falls_is_stop
     assert found["worst decile"].value == pytest.approx(-0.04)
     assert "FAILED: the worst served tenth of 40 people has" in str(found["worst decile"])
     assert failed(found.values()) == ["worst decile"]
+
+
+def test_as_many_right_answers_as_before_are_no_loss_however_they_are_dealt():
+    """Shares of odd numbers of photos are no binary fractions."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        photos = rng.integers(8, 33, PEOPLE)
+        right = rng.binomial(photos - 2, 0.8) + 1
+        moved = right + rng.permutation(np.resize([1, -1], PEOPLE))
+        assert accuracy(evidence(photos=photos, current=right / photos, candidate=moved / photos), GateLimits()).passed
+
+
+@pytest.mark.parametrize(("more", "passed"), [(0, True), (1, False)])
+def test_a_loss_that_is_just_the_limit_passes_and_the_next_larger_one_does_not(more, passed):
+    """Ten people of 100 photos, of whom one is served worst: one photo of a hundred, and ten of a thousand."""
+    photos, right = np.full(10, 100), np.array([50] + [70] * 9)
+    for gate, lost, limits in (
+        (worst_decile, np.eye(10, dtype=int)[0], GateLimits(worst_decile_lost=0.01)),
+        (accuracy, np.ones(10, dtype=int), GateLimits(accuracy_lost=0.01)),
+    ):
+        candidate = (right - lost - more * np.eye(10, dtype=int)[0]) / photos
+        assert gate(evidence(photos=photos, current=right / photos, candidate=candidate), limits).passed == passed
 
 
 def test_a_release_that_makes_many_people_worse_is_stopped_although_the_mean_improves():
