@@ -151,19 +151,20 @@ def _joined(runs: Sequence[dict[str, Series]], name: str) -> Series:
         series = run[name]
         samples.append(series.samples_ms)
         starts.append(series.starts_s + at)
-        seen += _after(series.observations, seen, at)
-        at += series.seconds
+        seen += _after(series.observations, seen[-1] if seen else None, at)
+        # The machine is watched for longer than this candidate is timed: the other one has the first or the last turn.
+        at += max(series.seconds, *(o.at_s for o in series.observations[-1:]))
     waits = [start for run in runs if (start := run[name].start) is not None]
     warmest = max(waits, key=lambda start: start.reached_c, default=None)
     return Series(np.concatenate(samples), np.concatenate(starts), tuple(seen), warmest)
 
 
-def _after(run: Sequence[Observation], before: Sequence[Observation], at_s: float) -> Iterator[Observation]:
-    """The observations of one run behind those of the runs before, as if no time had passed between them."""
+def _after(run: Sequence[Observation], before: Observation | None, at_s: float) -> Iterator[Observation]:
+    """The observations of one run behind the last of the runs before, as if no time had passed between them."""
     for seen in run:
         moved: dict[str, float] = {"at_s": seen.at_s + at_s}
         for name in ("busy_s", "own_s", "steal_s", "waited_s"):
-            first, last, now = getattr(run[0], name), getattr(before[-1], name) if before else 0.0, getattr(seen, name)
+            first, last, now = getattr(run[0], name), getattr(before, name) if before else 0.0, getattr(seen, name)
             if None not in (first, last, now):
                 moved[name] = last + now - first
         yield msgspec.structs.replace(seen, **moved)

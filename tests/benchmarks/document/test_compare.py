@@ -30,7 +30,7 @@ from refocus.benchmarks.document.schema import (
 from refocus.benchmarks.measure import paired
 from refocus.benchmarks.measure.paired import Plan, decide, shift, signed_rank_interval
 from refocus.benchmarks.measure.timer import Series
-from refocus.benchmarks.measure.verdict import verdict_of, waited
+from refocus.benchmarks.measure.verdict import other_load, verdict_of, waited
 from refocus.benchmarks.report.charts import new_axes, pareto, svg
 from refocus.benchmarks.report.compare import changes, compare, obstacles
 from refocus.benchmarks.report.report import write_report
@@ -126,6 +126,22 @@ def test_the_time_between_loads_is_nobodys_load():
     joined = paired._joined([{"A": one}, {"A": later}], "A")
     assert [o.busy_s for o in joined.observations] == [0, 1, 1, 2]
     assert [o.own_s for o in joined.observations] == [0, 1, 1, 2]
+
+
+def test_loads_that_are_alike_are_no_other_load_and_no_wait_when_they_are_joined():
+    """The counters go on between loads, and the other candidate has the last turn of each."""
+
+    def load(number):
+        seen = (Observation(at_s=t, busy_s=100 * number + 2 * t, own_s=100 * number + 0.98 * t,
+                            steal_s=100 * number + 0.001 * t, waited_s=100 * number + 0.01 * t)
+                for t in (0.0, 0.25, 0.5, 0.75, 1.0, 1.25))  # fmt: skip
+        return {"A": Series(np.full(24, 30.0), np.linspace(0, 1.15, 24), tuple(seen))}
+
+    loads = [load(number) for number in range(12)]
+    alone, joined = loads[0]["A"].observations, paired._joined(loads, "A").observations
+    assert waited(joined) == pytest.approx(waited(alone))
+    assert other_load(joined) == pytest.approx(other_load(alone))
+    assert (np.diff([o.at_s for o in joined]) >= 0).all()
 
 
 @pytest.fixture(scope="module")
