@@ -28,12 +28,16 @@ class StopRule:
     Attributes:
         returned: largest share of devices that took the release and had to return, or found it unfit.
         devices: fewest reports to go on with; fewer may stop a release.
-        confidence: z of the Wilson interval around the share; 1.96 is 95 %.
+        confidence: z of the Wilson interval around the share whose upper end must be below ``returned`` to go on; 1.96
+            is 95 %.
+        false_stops: of the releases whose share is just ``returned``, the part that may be stopped by chance, however
+            often the rule is asked while reports come in.
     """
 
     returned: float = 0.02
     devices: int = 50
     confidence: float = 1.96
+    false_stops: float = 0.025
 
 
 @dataclass(frozen=True)
@@ -153,12 +157,12 @@ def withdraw(repository: Repository, device_class: str, number: int, why: str) -
 def evaluate_reports(release: Release, reports: Sequence[Report], rule: StopRule) -> Verdict:
     """What the reports of a release say by the rule.
 
-    It stops once even the lower end of the interval around the share of devices that did not keep it is above the
-    limit, and goes on once its upper end is below; in between, or with too few reports, it waits.
+    It stops once even the least share of devices that do not keep it (:func:`least_share`) is above the limit, and goes
+    on once the upper end of the Wilson interval is below; in between, or with too few reports, it waits.
     """
     own = [report for report in reports if report.identity == release.identity]
     total, bad = sum(r.total for r in own), sum(r.refused + r.returned for r in own)
-    low, high = wilson(bad, total, rule.confidence)
+    low, (_, high) = least_share(bad, total, rule), wilson(bad, total, rule.confidence)
     interval = f"{low:.1%} to {high:.1%}; limit {rule.returned:.1%}"
     text = f"{bad} of {total} devices did not keep release {release.number} ({interval})"
     if total and low > rule.returned:
@@ -168,6 +172,36 @@ def evaluate_reports(release: Release, reports: Sequence[Report], rule: StopRule
     if high > rule.returned:
         return Verdict("wait", f"{text}; more reports are needed to say on which side of the limit it is")
     return Verdict("go", text)
+
+
+def least_share(bad: int, total: int, rule: StopRule) -> float:
+    """The lower end of an exact interval (Clopper and Pearson, 1934) around the share of devices that do not keep a
+    release, which holds at all numbers of reports together.
+
+    ``false_stops`` is spent over doublings of the reports, half of it up to ``devices``. Until a doubling is complete,
+    the reports that it lacks count as kept: so asking at each of its reports spends no more than asking at its end.
+    """
+    if not bad:
+        return 0.0
+    end = 1 << (total - 1).bit_length()
+    spent, before = (reports / (reports + rule.devices) for reports in (end, end // 2))
+    level, low, high = rule.false_stops * (spent - before), 0.0, bad / end
+    for _ in range(50):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _at_least(bad, end, middle) < level else (low, middle)
+    return low
+
+
+def _at_least(count: int, total: int, share: float) -> float:
+    """Probability of ``count`` or more of ``total``, where each is one with probability ``share`` < count / total."""
+    ways = math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
+    term = math.exp(ways + count * math.log(share) + (total - count) * math.log1p(-share))
+    found, odds = term, share / (1 - share)
+    while count < total and term > 1e-12 * found:  # terms get smaller beyond the mean
+        term *= (total - count) / (count + 1) * odds
+        count += 1
+        found += term
+    return found
 
 
 def wilson(count: int, total: int, z: float) -> tuple[float, float]:

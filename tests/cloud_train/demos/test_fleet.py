@@ -27,7 +27,7 @@ from refocus.cloud_train.release.stages import StopRule, Verdict, publish
 from refocus.edge.update.device_state import Outcome, UpdateState
 from refocus.edge.update.rules import Report, bucket
 
-RULE = StopRule(returned=0.1, devices=2, confidence=1.0)
+RULE = StopRule(returned=0.1, devices=2, confidence=1.0, false_stops=0.16)
 
 
 @pytest.fixture

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from datetime import datetime, timedelta, timezone
 
 import msgspec
+import numpy as np
 import pytest
 from tuf.api.metadata import Metadata
 from typer.testing import CliRunner
@@ -17,6 +19,7 @@ from refocus.cloud_train.release.repository import EXPIRES, Repository
 from refocus.cloud_train.release.stages import (
     StopRule,
     evaluate_reports,
+    least_share,
     promote,
     publish,
     read_reports,
@@ -133,6 +136,42 @@ def test_the_stop_rule_goes_waits_or_stops(committed, lost, verdict, repository)
     rows = [Report(identity=first(repository).identity, committed=committed, returned=lost),
             Report(identity="f" * 64, returned=10**6)]  # fmt: skip
     assert evaluate_reports(first(repository), rows, StopRule()).verdict == verdict
+
+
+def test_a_release_at_the_limit_is_seldom_stopped_however_often_the_rule_is_asked(repository):
+    """Asked at each report of 200: the fewest bad reports that stop are looked up once for each number of reports."""
+    release, rule, reports = first(repository), StopRule(), 200
+
+    def stops(bad, total):
+        rows = [Report(identity=release.identity, committed=total - bad, returned=bad)]
+        return evaluate_reports(release, rows, rule).verdict == "stop"
+
+    fewest = [next((bad for bad in range(n + 1) if stops(bad, n)), n + 1) for n in range(1, reports + 1)]
+    rng = np.random.default_rng(0)
+
+    def stopped(share, by):
+        bad = np.cumsum(rng.random((4000, by)) < share, axis=1)
+        return (bad >= fewest[:by]).any(axis=1).mean()
+
+    assert stopped(rule.returned, reports) < 0.025
+    assert stopped(rule.returned / 2, reports) < 0.005
+    assert stopped(0.2, 24) > 0.5
+    assert stopped(0.2, 48) > 0.9
+
+
+@pytest.mark.parametrize(("bad", "total"), [(1, 4), (3, 8), (20, 128), (16, 16), (110, 4096)])
+def test_the_least_share_is_the_exact_one_of_its_level(bad, total):
+    """Under it, so many bad reports or more are as likely as the level of their doubling says."""
+    rule = StopRule()
+    share = least_share(bad, total, rule)
+    fewer = sum(
+        math.exp(math.log(math.comb(total, k)) + k * math.log(share) + (total - k) * math.log1p(-share))
+        for k in range(bad)
+    )
+    level = rule.false_stops * (total / (total + rule.devices) - total / (total + 2 * rule.devices))
+    assert 1 - fewer == pytest.approx(level, rel=1e-4)
+    if bad < total:
+        assert least_share(bad, total - 1, rule) == share, "the report that is to come counts as kept"
 
 
 def test_the_stop_rule_says_what_it_waits_for(repository):
