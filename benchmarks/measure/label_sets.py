@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.statistics import Interval, bootstrap_mean
+from refocus.benchmarks.measure.statistics import Interval, bootstrap_mean, widened
 from refocus.edge.recognize import Answer, Recognizer, label_set, sigmoid
 
 RESAMPLES = 300  # of people, for an interval of a mean average precision
@@ -177,7 +177,7 @@ def _gain(
 
 
 def _over_people(rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]], seed: int = 0) -> Interval:
-    """Difference of two mean average precisions with its 95 % percentile bootstrap interval, resampling people."""
+    """Difference of two mean average precisions with its 95 % bootstrap interval, resampling people."""
 
     def difference(chosen: np.ndarray) -> float:
         truth, after, before = (np.concatenate([rows[person][part] for person in chosen]) for part in range(3))
@@ -185,4 +185,4 @@ def _over_people(rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]], seed: in
 
     drawn = np.random.default_rng(seed).integers(len(rows), size=(RESAMPLES, len(rows)))
     low, high = np.nanpercentile([difference(chosen) for chosen in drawn], [2.5, 97.5])
-    return Interval(difference(np.arange(len(rows))), float(low), float(high))
+    return widened(Interval(difference(np.arange(len(rows))), float(low), float(high)), len(rows))

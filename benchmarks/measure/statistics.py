@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 RESAMPLES = 4000
+NORMAL = 1.959964  # quantile of the normal distribution at 97.5 %
+# Those of Student's t with 1 to 10 degrees of freedom; a series in 1/degrees gives the others.
+STUDENT = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 
 
 @dataclass(frozen=True)
@@ -40,8 +44,30 @@ def resampled_medians(samples: np.ndarray, block: int, seed: int) -> np.ndarray:
     return medians
 
 
+def student(degrees: int) -> float:
+    """Quantile of Student's t at 97.5 %."""
+    if degrees <= len(STUDENT):
+        return STUDENT[degrees - 1]
+    z, d = NORMAL, degrees
+    return z + (z**3 + z) / (4 * d) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * d**2)
+
+
+def widened(found: Interval, groups: int) -> Interval:
+    """A percentile bootstrap interval, as wide as it must be over so few groups.
+
+    What is drawn again from n groups differs by sqrt((n - 1) / n) of what groups differ by, and few groups do not say
+    how much that is. Both ends move away from the mean as a normal interval's would: 2.7 times as far with 3 groups,
+    1.2 times with 10, 1.06 times with 30, 1.02 times with 100. One group has no interval, and keeps its ends.
+    """
+    if groups < 2:
+        return found
+    factor = student(groups - 1) / NORMAL * math.sqrt(groups / (groups - 1))
+    low, high = (found.mean + factor * (end - found.mean) for end in (found.low, found.high))
+    return Interval(found.mean, low, high)
+
+
 def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 0) -> Interval:
-    """Ratio of two sums with its 95 % percentile bootstrap interval, resampling whole groups.
+    """Ratio of two sums with its 95 % bootstrap interval, resampling whole groups: percentiles, :func:`widened`.
 
     Args:
         numerator, denominator: (G,) sums of each group.
@@ -54,13 +80,15 @@ def bootstrap_ratio(numerator: np.ndarray, denominator: np.ndarray, seed: int = 
     drawn = np.random.default_rng(seed).integers(len(numerator), size=(RESAMPLES, len(numerator)))
     above, below = numerator[drawn].sum(1), denominator[drawn].sum(1)
     low, high = np.percentile(above[below > 0] / below[below > 0], [2.5, 97.5])
-    return Interval(float(numerator.sum() / denominator.sum()), float(low), float(high))
+    mean = float(numerator.sum() / denominator.sum())
+    return widened(Interval(mean, float(low), float(high)), len(numerator))
 
 
 def bootstrap_mean(groups: np.ndarray, weights: np.ndarray | None = None, seed: int = 0) -> Interval:
-    """95 % percentile bootstrap of a (weighted) mean, resampling whole groups.
+    """A (weighted) mean with its 95 % bootstrap interval, resampling whole groups: percentiles, :func:`widened`.
 
-    Photos of one person are alike, so people, not photos, are what is drawn again.
+    Photos of one person are alike, so people, not photos, are what is drawn again. One group has no interval: both ends
+    are its mean.
 
     Args:
         groups: (G,) mean of each group.

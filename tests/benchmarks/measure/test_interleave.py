@@ -80,6 +80,35 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert 0.88 < np.mean(covered) < 0.99
 
 
+@pytest.mark.parametrize("people", [3, 5, 10])
+@pytest.mark.parametrize("gains", ["normal", "skewed"])
+def test_the_interval_over_few_people_covers_the_truth_about_as_often_as_over_many(gains, people):
+    """Percentiles alone: 73 % with 3 people, 84 % with 5, 89 % with 10."""
+    rng = np.random.default_rng(people)
+
+    def draw():
+        drawn = rng.normal(0, 2, people) if gains == "normal" else rng.gamma(4, 1, people) - 4  # of skewness 1
+        return bootstrap_mean(drawn, rng.integers(16, 33, people), seed=int(rng.integers(1 << 30)))
+
+    covered = np.mean([(lambda i: i.low <= 0 <= i.high)(draw()) for _ in range(500)])
+    assert 0.92 <= covered < 0.98
+
+
+def test_the_interval_over_many_people_is_that_of_the_percentiles():
+    rng = np.random.default_rng(0)
+    gains = rng.normal(0.02, 0.1, 100)
+    drawn = gains[np.random.default_rng(0).integers(100, size=(4000, 100))].mean(axis=1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    interval = bootstrap_mean(gains)
+    assert interval.high - interval.low == pytest.approx(high - low, rel=0.02)
+    assert (interval.low, interval.high) == pytest.approx((low, high), abs=0.02 * (high - low))
+
+
+def test_one_person_has_no_interval():
+    interval = bootstrap_mean(np.array([0.25]))
+    assert (interval.low, interval.mean, interval.high) == (0.25, 0.25, 0.25)
+
+
 def test_the_interval_of_a_median_holds_the_median_even_with_two_modes():
     samples = np.where(np.arange(256) % 7 < 4, 1.0, 3.0)
     interval = bootstrap_median(samples, 8)

@@ -82,6 +82,19 @@ def test_the_streams_of_one_person_are_one_person_to_an_interval():
     label_sets_table([{"target": "onnxruntime:fp32", "label_sets": alone}])
 
 
+def test_few_people_do_not_narrow_the_interval_of_the_mean_average_precision():
+    """Drawing three people again gives nothing beyond what the one gives who gains least, or the one who gains most."""
+    rng, three = np.random.default_rng(3), []
+    for own in (0.2, 0.4, 0.6):
+        truth, plain = rng.random((40, 4)) < 0.5, rng.random((40, 4))
+        three.append(SetAnswers(truth, plain + own * truth, plain, np.array([], dtype=int), np.zeros((0, 4))))
+    alone = [
+        mean_average_precision(one.delivered, one.truth) - mean_average_precision(one.plain, one.truth) for one in three
+    ]
+    gain = figures(dict(enumerate(three)), np.full(4, 0.6))["gain"]["mean_average_precision"]
+    assert gain["low"] < min(alone) < max(alone) < gain["high"]
+
+
 def test_the_control_is_never_a_stream_of_the_same_person(bundle, monkeypatch):
     rng, seen = np.random.default_rng(0), []
     with Recognizer(bundle, threads=1) as device:
