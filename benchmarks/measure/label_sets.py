@@ -70,7 +70,7 @@ class SetAnswers:
         truth: (n, C) bool.
         delivered, plain: (n, C) probabilities with and without history.
         controlled: (m,) numbers of the photos that were answered after another person's photos too.
-        foreign: (m, C) probabilities of these answers; empty where nobody else is there.
+        foreign: (m, C) probabilities of these answers; empty where nobody else has as many photos.
     """
 
     truth: np.ndarray
@@ -102,7 +102,9 @@ def with_controls(
     features: dict[str, np.ndarray],
     owners: Mapping[str, str],
 ) -> dict[str, SetAnswers]:
-    """The same streams, some photos of each answered after as many photos of the next person's stream.
+    """The same streams, some photos of each answered after as many photos of another person's stream.
+
+    That is the next stream of somebody else that is long enough; a photo for which there is none is left out.
 
     Args:
         features: (n, D) of each stream.
@@ -113,11 +115,14 @@ def with_controls(
     for number, name in enumerate(names):
         person = people[name]
         chosen = np.unique(np.linspace(len(person.truth) // 2, len(person.truth) - 1, CONTROLS).astype(np.int64))
-        strangers = (features[n] for n in (*names[number + 1 :], *names[:number]) if owner[n] != owner[name])
-        stranger = next(strangers, np.zeros(0))
-        if not len(stranger):
-            chosen = chosen[:0]
-        foreign = [sigmoid(device.answer(features[name][photo], stranger[:photo]).logits) for photo in chosen]
+        strangers = [features[n] for n in (*names[number + 1 :], *names[:number]) if owner[n] != owner[name]]
+        longest = max(map(len, strangers), default=-1)
+        chosen = chosen[chosen <= longest]
+        pasts = [next(rows[:photo] for rows in strangers if len(rows) >= photo) for photo in chosen]
+        foreign = [
+            sigmoid(device.answer(features[name][photo], past).logits)
+            for photo, past in zip(chosen, pasts, strict=True)
+        ]
         rows = np.array(foreign).reshape(-1, person.truth.shape[1])
         found[name] = SetAnswers(person.truth, person.delivered, person.plain, chosen, rows)
     return found

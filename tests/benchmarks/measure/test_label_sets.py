@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,6 +111,26 @@ def test_the_control_is_never_a_stream_of_the_same_person(bundle, monkeypatch):
                 np.testing.assert_array_equal(history, features[stranger][: len(history)])
         alone = with_controls(device, people, features, dict.fromkeys(features, "a"))
         assert not any(len(one.controlled) for one in alone.values())
+
+
+def test_the_control_has_as_many_photos_of_somebody_else():
+    lengths, seen = {"anna 0": 32, "anna 1": 8, "bob 0": 1, "carl 0": 20}, []
+
+    class Device:
+        def answer(self, feature, history):
+            seen.append((int(feature[0]), history))
+            return SimpleNamespace(logits=np.zeros(3))
+
+    def person(photos):
+        return SetAnswers(np.ones((photos, 3), bool), *np.zeros((2, photos, 3)), np.array([], int), np.zeros((0, 3)))
+
+    people = {name: person(photos) for name, photos in lengths.items()}
+    features = {name: np.stack([np.arange(n), np.full(n, i)], axis=1) for i, (name, n) in enumerate(lengths.items())}
+    found = with_controls(Device(), people, features, {name: name[:-2] for name in people})
+    assert all(len(history) == photo for photo, history in seen)
+    assert found["anna 0"].controlled.max() == 20  # carl has no more; what is later is left out
+    assert [len(one.foreign) for one in found.values()] == [len(one.controlled) for one in found.values()]
+    assert {name: len(one.controlled) > 0 for name, one in found.items()} == dict.fromkeys(people, True)
 
 
 def test_right_labels_count_what_is_there_and_what_is_not():
