@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from refocus.benchmarks.measure.statistics import Interval, widened
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.federated.evaluate import unpacked_bits
 from refocus.cloud_train.federated.methods import title_of
@@ -134,10 +135,9 @@ def interval(clients: Sequence[np.ndarray]) -> dict[str, Any]:
             photos = (one[seeds].mean(0) for one in clients)
             draws.append(np.mean([one[rng.integers(len(one), size=len(one))].mean() for one in photos]))
     low, high = np.quantile(draws, (0.025, 0.975))
+    found = Interval(float(means.mean()), float(low), float(high))
     return {
-        "mean": float(means.mean()),
-        "low": float(low),
-        "high": float(high),
+        **(widened(found, len(means)) if many else found).as_dict(),
         "seeds": means.mean(0).tolist(),
         "over": "clients" if many else "photos",
     }

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.measure import bootstrap_mean
-from refocus.benchmarks.measure.statistics import Interval
+from refocus.benchmarks.measure.statistics import Interval, student
 
 Difference = dict[str, Any]
 Order = tuple[str, str, str]  # what a paper found better, what it found worse, where
@@ -45,7 +45,7 @@ def over_people_and_photos(gain: np.ndarray, person: np.ndarray, photo: np.ndarr
     single = person * (photo.max() + 1) + photo
     people, photos, both = (_variance(apart, of) for of in (person, photo, np.unique(single, return_inverse=True)[1]))
     spread = np.sqrt(max(people, photos, people + photos - both))
-    half = _student(int(min(len(answers), photo.max() + 1)) - 1) * float(spread)
+    half = student(max(1, int(min(len(answers), photo.max() + 1)) - 1)) * float(spread)
     return Interval(mean, mean - half, mean + half)
 
 
@@ -53,19 +53,6 @@ def _variance(apart: np.ndarray, group: np.ndarray) -> float:
     """Of a sum of parts that are alike within groups (n,)."""
     sums = np.bincount(group, apart)
     return float((sums**2).sum() * len(sums) / max(1, len(sums) - 1))
-
-
-def _student(freedom: int) -> float:
-    """The 0.975 quantile of Student's t (Abramowitz and Stegun 26.7.5; the first two exactly)."""
-    z, n = 1.959963985, max(1, freedom)
-    if n < 3:
-        return (12.7062, 4.3027)[n - 1]
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
 
 
 def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[np.ndarray]:
