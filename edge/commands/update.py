@@ -1,25 +1,30 @@
-"""``refocus update``: a device looks for releases, takes them, goes back."""
+"""``refocus update``: a device looks for releases, takes them, serves with them, goes back."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json
-from refocus.edge.errors import UpdateError
+from refocus.edge.commands.news import logger
+from refocus.edge.errors import RefocusError, UpdateError
 from refocus.edge.files import default_profiles, read_file
 
 if TYPE_CHECKING:
     from refocus.edge.update.agent import UpdateAgent
-    from refocus.edge.update.device_state import UpdateState
+    from refocus.edge.update.device_state import Slots, UpdateState
 
 app = typer.Typer(help="Install signed releases from a TUF repository, with canary and rollback.", no_args_is_help=True)
 
 MAX_ROOT_BYTES = 512 * 1024  # as much as TUF reads
+_TRIAL = (
+    "the trial ends when the release first serves: refocus update recognize, or a program that opens Serving; no later"
+    " release is taken before"
+)
 
 FolderArgument = Annotated[Path, typer.Argument(help="folder of the device's releases")]
 
@@ -81,7 +86,46 @@ def run(
     if switch:
         updates.switch()
         record = updates.run()
-    _say(record, updates, as_json)
+    _say(record, updates.slots, updates, as_json)
+
+
+@app.command()
+def recognize(
+    folder: FolderArgument,
+    photos: Annotated[list[Path], typer.Argument(help="photo files, recognised in this order")],
+    profiles: options.Profiles,
+    profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = "default",
+    top: options.Top = 3,
+    runtime: options.Runtime = "onnxruntime",
+    precision: options.Precision = "fp32",
+    threads: options.Threads = 0,
+    as_json: options.Json = False,
+) -> None:
+    """Recognise photos with the release that serves, which ends the trial of a new one; needs no network."""
+    from refocus.edge.recognize.explain import explain as explain_answer
+    from refocus.edge.recognize.explain import text
+    from refocus.edge.update.device_state import Slots
+    from refocus.edge.update.loaded_releases import Settings
+    from refocus.edge.update.serving import Serving
+
+    settings = Settings(profiles, runtime, precision, threads)
+    rows: list[dict[str, Any]] = []
+    with Serving(Slots(folder), settings, edge.profile_path(profiles, profile)) as serving:
+        for photo in photos:
+            try:
+                answer = serving.recognize(photo)
+            except RefocusError:
+                if as_json and rows:  # of photos that are remembered
+                    print_json(rows)
+                raise
+            for notice in answer.notices:
+                logger.warning(f"{photo}: {notice}")
+            found = explain_answer(answer, serving.recognizer.card.labels, str(photo), top).delivered
+            rows.append({"photo": str(photo), "answer": found, "release": serving.release.number})
+            if not as_json:
+                typer.echo(f"{photo}: {text(found)}")
+    if as_json:
+        print_json(rows)
 
 
 @app.command()
@@ -97,15 +141,16 @@ def back(
     """Return to the release before; the one that is left is not taken again."""
     updates = _updates(folder, profiles, runtime, precision, threads)
     updates.back(why)
-    _say(updates.run(), updates, as_json)
+    _say(updates.run(), updates.slots, updates, as_json)
 
 
 @app.command()
 def status(folder: FolderArgument, as_json: options.Json = False) -> None:
-    """Say which release serves, which one is kept, and how updates ended; needs no network."""
+    """Say which release serves, where its bundle is, which one is kept, and how updates ended; needs no network."""
     from refocus.edge.update.device_state import Slots
 
-    _say(Slots(folder).read(), None, as_json)
+    slots = Slots(folder)
+    _say(slots.read(), slots, None, as_json)
 
 
 @app.command()
@@ -162,22 +207,27 @@ def _updates(folder: Path, profiles: Path, runtime: str, precision: str, threads
     return UpdateAgent(slots, Settings(profiles, runtime, precision, threads), source)
 
 
-def _say(record: UpdateState, updates: UpdateAgent | None, as_json: bool) -> None:
+def _say(record: UpdateState, slots: Slots, updates: UpdateAgent | None, as_json: bool) -> None:
     from dataclasses import asdict
 
     import msgspec
 
     from refocus.edge.update.rules import printable
 
+    active, previous, candidate = record.active, record.previous, record.candidate
+    bundle = str(slots.path(active)) if active else None
     if as_json:
         shadow = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
-        print_json({**msgspec.to_builtins(record), **shadow})
+        print_json({**msgspec.to_builtins(record), "bundle": bundle, **shadow})
         return
-    active, previous, candidate = record.active, record.previous, record.candidate
     serves = f"release {active.number} ({active.name}) serves" if active else "no release is installed"
     kept = f"; release {previous.number} is kept" if previous else ""
     coming = f"; release {candidate.number} is on its way" if candidate and record.stage != "returning" else ""
     typer.echo(f"{record.stage}: {serves}{kept}{coming}")
+    if bundle is not None:
+        typer.echo(f"its bundle: {bundle}")
+    if record.stage == "trial":
+        typer.echo(_TRIAL)
     if updates and updates.shadow.photos:
         found = updates.shadow
         typer.echo(

@@ -32,13 +32,14 @@ class _Unfit(BundleError):
 class Serving:
     """Recognises the photos of one person, whatever an update is doing meanwhile.
 
-    An update that another process makes takes effect with the next photo. A release that cannot be loaded gives way to
-    the one before it. After an error the next photo is tried again, with the person's history; until :meth:`close`.
+    An update that another process makes takes effect with the next photo. A new release answers its own photos before
+    it serves, which ends its trial; no later release is taken before. A release that cannot be loaded gives way to the
+    one before it. After an error the next photo is tried again, with the person's history; until :meth:`close`.
 
     Args:
-        slots: the device's releases.
-        settings: how it runs them.
-        profile: file of the person's history.
+        slots: the device's releases: ``Slots(folder)``, of the folder that ``refocus update init`` set up.
+        settings: how it runs them: ``Settings(profiles)`` at least, where ``profiles`` is a folder.
+        profile: file of the person's history in that folder: ``refocus.edge.profile_path(profiles, "anna")``.
 
     Raises:
         UpdateError: no release is installed yet.

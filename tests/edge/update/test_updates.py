@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import resource
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from refocus.edge.bundle.load import write_manifest
-from refocus.edge.errors import HistoryError, UpdateError
+from refocus.edge.errors import HistoryError, PhotoError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.recognizer import Recognizer
@@ -520,6 +522,54 @@ def test_the_command_updates_says_how_and_goes_back(fleet, device, anna, other_h
     assert "expected https://HOST/PATH" in str(command(*new, "file:///x").exception)
     assert command(*new, fleet.server.url).exit_code == 0
     assert "no release is installed" in command("status", folder / "new").stdout
+
+
+def test_the_commands_alone_take_one_release_after_the_other(fleet, files, other_head):
+    from refocus.edge.bundle.load import load_bundle
+    from refocus.edge.commands.update import app
+
+    def command(*words):
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exception is None, done.exception
+        return done.stdout
+
+    folder, profiles = fleet.slots("fresh").folder, fleet.folder / "profiles"
+    of_ben = ("--profile", "ben", "--profiles", profiles)
+    on_trial = "the trial ends when the release first serves: refocus update recognize, or a program that opens Serving"
+    assert on_trial in command("run", folder, "--profiles", profiles)
+    said = command("status", folder)
+    assert on_trial in said
+    (serves,) = [line.removeprefix("its bundle: ") for line in said.splitlines() if line.startswith("its bundle: ")]
+    assert load_bundle(Path(serves)).manifest.name == "iciia_t"
+    assert json.loads(command("status", folder, "--json"))["bundle"] == serves
+    fleet.publish(other_head)
+    assert "release 1 is on trial until somebody is served" in command("run", folder, "--profiles", profiles)
+    rows = json.loads(command("recognize", folder, *files[:2], *of_ben, "--json"))
+    assert [(row["photo"], row["release"]) for row in rows] == [(str(file), 1) for file in files[:2]]
+    assert on_trial not in command("status", folder)
+    assert "release 2 is to be fetched" in command("run", folder, "--profiles", profiles)
+    assert command("recognize", folder, files[2], *of_ben, "--top", 1).startswith(f"{files[2]}: ")
+    with FeatureHistory(profiles / "ben.history.sqlite3") as history:
+        assert sum(space.count for space in history.spaces().values()) == 3
+
+
+def test_a_photo_that_an_update_cannot_read_loses_no_answer_before_it(device, anna, files):
+    from refocus.edge.commands.update import app
+
+    files[1].write_bytes(b"no photo")
+    where = ("--profiles", device.settings.profiles, "--profile", "anna", "--json")
+    done = CliRunner().invoke(app, [str(word) for word in ("recognize", device.slots.folder, *files[:2], *where)])
+    assert isinstance(done.exception, PhotoError)
+    assert [row["photo"] for row in json.loads(done.stdout)] == [str(files[0])]
+
+
+def test_the_program_of_the_page_serves(fleet, device, anna, files, monkeypatch, tmp_path):
+    text = (Path(__file__).parents[3] / "docs" / "commands" / "update.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "device").symlink_to(device.slots.folder)
+    (tmp_path / "photo.png").write_bytes(files[0].read_bytes())
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith("release 1: "), done.stderr
 
 
 def test_a_releases_files_are_those_of_its_bundle_alone(bundle, tmp_path):
