@@ -73,29 +73,79 @@ def test_a_request_that_cannot_be_answered_says_why(path, content, status, word,
     assert word in found[1]["error"]
 
 
-def test_the_batch_job_goes_on_where_it_was_killed_and_names_damaged_photos(files, tmp_path):
-    photos = sorted((files / "bundles" / "window" / "self-test").glob("*.png"))
+@pytest.fixture
+def job(files, tmp_path):
+    """Runs the batch job over ``photos``; returns the finished process."""
+
+    def run():
+        words = [EXAMPLES / "batch_job.py", files / "bundles" / "window", tmp_path / "photos"]
+        where = ["--out", tmp_path / "answers.jsonl", "--profiles", tmp_path / "profiles"]
+        return subprocess.run([sys.executable, *words, *where], capture_output=True, text=True, timeout=300)
+
+    return run
+
+
+def put(photos, *places):
+    """Copies a photo to each place."""
+    for photo, place in zip(photos, places, strict=False):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(photo.read_bytes())
+
+
+@pytest.fixture
+def photos(files):
+    return sorted((files / "bundles" / "window" / "self-test").glob("*.png"))
+
+
+def test_the_batch_job_goes_on_where_it_was_killed_and_names_damaged_photos(job, photos, tmp_path):
     for person in ("anna", "ben"):
-        (tmp_path / "photos" / person).mkdir(parents=True)
-        for photo in photos[:3]:
-            (tmp_path / "photos" / person / photo.name).write_bytes(photo.read_bytes())
+        put(photos, *(tmp_path / "photos" / person / photo.name for photo in photos[:3]))
     (tmp_path / "photos" / "ben" / "99.png").write_bytes(b"no photo")
     out = tmp_path / "answers.jsonl"
-    command = [
-        sys.executable,
-        EXAMPLES / "batch_job.py",
-        files / "bundles" / "window",
-        tmp_path / "photos",
-        "--out",
-        out,
-    ]
-    command += ["--profiles", tmp_path / "profiles"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = job()
     assert done.returncode == 3, done.stderr
     whole = out.read_text()
     rows = [json.loads(line) for line in whole.splitlines()]
     assert len(rows) == 7
     assert [row["photo"] for row in rows if "error" in row] == ["ben/99.png"]
     out.write_text(whole[:-20])  # as a kill in the middle of the last line leaves it
-    assert subprocess.run(command, capture_output=True, timeout=300).returncode == 3
+    assert job().returncode == 3
     assert [json.loads(line)["photo"] for line in out.read_text().splitlines()] == [row["photo"] for row in rows]
+
+
+def test_the_batch_job_takes_folders_in_folders_and_any_name_of_a_person(job, photos, tmp_path):
+    names = ["anna/cats/1.png", "anna/dogs/old/2.png", "Zoë Müller/line\u2028end.png", f"{'x' * 90}/4.png"]
+    put(photos, *(tmp_path / "photos" / name for name in names))
+    done = job()
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert {row["photo"] for row in rows} == set(names)
+    profiles = {row["profile"] for row in rows}
+    assert len(profiles) == 3
+    assert "anna" in profiles
+    found = {path.name.removesuffix(".history.sqlite3") for path in (tmp_path / "profiles").glob("*.sqlite3")}
+    assert found == profiles
+    again = job()
+    assert (again.returncode, again.stderr) == (0, "")
+    assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 4
+
+
+def test_a_person_whose_history_cannot_be_used_does_not_end_the_batch_job(job, photos, tmp_path):
+    put(photos, *(tmp_path / "photos" / name for name in ("anna/1.png", "ben/1.png", "nobodys.png")))
+    (tmp_path / "profiles" / "anna.history.sqlite3").mkdir(parents=True)
+    done = job()
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+    assert f"{tmp_path / 'photos' / 'nobodys.png'} is in no person's folder" in done.stderr
+    assert "\nanna: " in done.stderr
+    (line,) = (tmp_path / "answers.jsonl").read_text().splitlines()
+    assert json.loads(line)["photo"] == "ben/1.png"
+
+
+@pytest.mark.parametrize(("name", "word"), [("1.png", "no person's folder"), ("anna/1.txt", "no photo in it")])
+def test_a_batch_job_that_finds_nobodys_photos_says_so(name, word, job, photos, tmp_path):
+    put(photos, tmp_path / "photos" / name)
+    done = job()
+    assert done.returncode == 1
+    assert word in done.stderr
+    assert len(done.stderr.splitlines()) == 1
