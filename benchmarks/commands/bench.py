@@ -307,14 +307,20 @@ def compare(
     from dataclasses import asdict
 
     from refocus.benchmarks.document.schema import read_document
-    from refocus.benchmarks.report.compare import changes, obstacles
+    from refocus.benchmarks.report.compare import changes, obstacles, shares_rows
     from refocus.benchmarks.report.compare import compare as compare_documents
     from refocus.edge.commands import print_result
 
     one, other = read_document(first), read_document(second)
     found, differ, changed = [*compare_documents(one, other)], [*obstacles(one, other)], [*changes(one, other)]
     lines = [*(f"not comparable: {line}" for line in differ), *(f"changed: {line}" for line in changed)]
-    lines += [f"{row.place}: {row.answer}: {row.interval}" for row in found]
+    if shares_rows(one, other):
+        lines += [f"{row.place}: {row.answer}: {row.interval}" for row in found]
+    else:
+        lines.append(
+            f"not comparable: {first} and {second} share no row; give two runs of the same targets, or compare the"
+            " targets of one bundle with refocus bench BUNDLE --choose"
+        )
     print_result({"obstacles": differ, "changes": changed, "rows": [asdict(row) for row in found]}, lines, as_json)
 
 

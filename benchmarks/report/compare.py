@@ -90,8 +90,7 @@ def _differing(*facts: tuple[str, str, str]) -> Iterator[str]:
 def compare(first: Document, second: Document) -> Iterator[Difference]:
     """Every row that both have, and those that one lacks; all "not comparable" where the documents are not."""
     why = "; ".join(obstacles(first, second))
-    theirs = rows_by_key(second)
-    ours = rows_by_key(first, {row.target for row in second.rows})
+    ours, theirs = _rows_of_both(first, second)
     for key in dict.fromkeys((*ours, *theirs)):
         if key not in ours or key not in theirs:
             missing = "first" if key not in ours else "second"
@@ -100,6 +99,16 @@ def compare(first: Document, second: Document) -> Iterator[Difference]:
             yield Difference(key, "not comparable", why=why)
         else:
             yield _difference(key, ours[key], theirs[key])
+
+
+def shares_rows(first: Document, second: Document) -> bool:
+    """Whether there is a row that both have; two documents of other targets share none."""
+    ours, theirs = _rows_of_both(first, second)
+    return not ours.keys().isdisjoint(theirs)
+
+
+def _rows_of_both(first: Document, second: Document) -> tuple[dict[Key, Row], dict[Key, Row]]:
+    return rows_by_key(first, {row.target for row in second.rows}), rows_by_key(second)
 
 
 def _difference(key: Key, first: Row, second: Row) -> Difference:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -272,6 +273,18 @@ def test_a_row_that_only_one_has_is_named():
     found = compare(document(row("whole", 5.0)), document(row("head", 5.0)))
     assert [difference.why for difference in found] == [
         "the second document has no such row", "the first document has no such row"]  # fmt: skip
+
+
+def test_documents_that_share_no_row_are_one_line(refocus, tmp_path):
+    others = [msgspec.structs.replace(row(name, 5.0), target="executorch:fp32") for name in ("whole", "head")]
+    write_document(document(row("whole", 5.0), row("head", 1.0)), tmp_path / "a.json")
+    write_document(document(*others), tmp_path / "b.json")
+    done = refocus("bench", "compare", tmp_path / "a.json", tmp_path / "b.json")
+    (line,) = done.stdout.splitlines()
+    assert f"{tmp_path / 'a.json'} and {tmp_path / 'b.json'} share no row" in line
+    assert "refocus bench BUNDLE --choose" in line
+    rows = json.loads(refocus("bench", "compare", tmp_path / "a.json", tmp_path / "b.json", "--json").stdout)["rows"]
+    assert len(rows) == 4
 
 
 def test_another_runtime_is_what_is_compared_and_no_obstacle():
