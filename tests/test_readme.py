@@ -118,6 +118,57 @@ def test_flags_of_the_other_commands_exist(commands):
             assert flag in known, line
 
 
+def named_commands(text: str) -> list[list[str]]:
+    """The words of every call of refocus in a page's code: of blocks, of synopses without their brackets, of sentences."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    calls = re.findall(r"`(refocus [^`]+)`", text)
+    calls += re.findall(r"^ *(?:\$ )?(?:\S*/)?(refocus .+)$", text, re.MULTILINE)
+    return [re.sub(r"[\[\]()|…]", " ", call).split() for call in calls if "\\n" not in call]
+
+
+def unknown_word(commands, words: list[str]) -> str:
+    """The first word of a call that is no command or flag; "" where all are. Capitals stand for something else."""
+    command, left = commands[1], words[1:]
+    while hasattr(command, "commands") and left and not left[0].isupper():
+        if left[0] in command.commands:
+            command, left = command.commands[left[0]], left[1:]
+        elif words[1:] != left and words[1] == "bench":
+            command = command.commands[DEFAULT_COMMAND]
+        else:  # flags of the command line itself, as --help
+            return "" if left[0].startswith("--") else left[0]
+    if hasattr(command, "commands"):
+        return ""
+    known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    flags = (word.rstrip(",.;:") for word in left if word.startswith("--"))
+    return next((flag for flag in flags if flag not in known), "")
+
+
+def test_every_command_and_flag_that_a_page_names_exists(commands):
+    found = 0
+    for page in PAGES:
+        if page.name == "CHANGELOG.md" or page == ROOT / "docs/results.md":  # what was, and what documents say, below
+            continue
+        for words in named_commands(page.read_text(encoding="utf-8")):
+            found += 1
+            assert unknown_word(commands, words) == "", f"{page.relative_to(ROOT)}: {' '.join(words)}"
+    assert found > 400
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("`refocus bench --compare` matches", "--compare"),
+        ("    $ refocus bench compares a b\n", ""),  # a bundle of that name
+        ("    refocus update go FOLDER\n", "go"),
+        ("```sh\n.venv/bin/refocus recognize bundle \\\n  --colour\n```", "--colour"),
+        ("`refocus history list [--profile NAME | --colour]`", "--colour"),
+    ],
+)
+def test_the_check_of_commands_can_fail(text, word, commands):
+    (words,) = named_commands(text)
+    assert unknown_word(commands, words) == word
+
+
 def test_every_command_that_made_a_document_can_be_typed_today(commands):
     documents = sorted((ROOT / "docs/results").rglob("*.json"))
     typed = {str(json.loads(path.read_text(encoding="utf-8")).get("command")) for path in documents}
