@@ -42,6 +42,7 @@ def done(work: str, name: str, where: str, *more: Any) -> Any:
         found = getattr(importlib.import_module(f"refocus.cloud_train.pipeline.{module}"), function)(place, *more)
     except RefocusError as error:
         write_state(place, "error", {"step": name, "message": str(error)})
+        note(place, f"{name} failed")
         raise
     note(place, f"{name} ended")
     return found

@@ -15,13 +15,15 @@ from typing import Any
 
 from refocus.cloud_train.errors import PipelineError, UsageError
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.pipeline.state import is_finished, read_state
+from refocus.cloud_train.pipeline.state import is_failed_start, is_finished, read_state, write_state
 from refocus.cloud_train.progress import say
 from refocus.edge.files import write_durably
 
 FLOW = Path(__file__).with_name("flow.py")
 # "2026-01-01 12:00:00.000 [1/train/4 (pid 7)] what the step said"
 TASK_LINE = re.compile(r"^\S+ \S+ \[\S+?/(\w+)/\S+ \(pid \d+\)\] (.*)$")
+# "package.DataError: what is wrong", the end of a traceback; Metaflow strips its lines
+ERROR_LINE = re.compile(r"^(\w+\.)*[A-Z]\w*(: |$)")
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def run_pipeline(config_path: Path, folder: Path) -> Outcome:
         folder: of the pipeline: its runs, records and current release.
 
     Raises:
-        UsageError: the settings are wrong, or an earlier run was stopped and not resumed.
+        UsageError: the settings are wrong, or an earlier run was stopped and not resumed. One that failed by its
+            settings, photos or checkpoint before anything was trained refuses none.
         PipelineError: a step failed.
     """
     with _begun(config_path, folder) as (work, lock):
@@ -71,7 +74,8 @@ def prepare_run(config_path: Path, folder: Path) -> Path:
 
 
 def resume_pipeline(folder: Path) -> Outcome:
-    """Resumes the interrupted run; steps that ended are not repeated.
+    """Resumes the interrupted run with the settings it began with; steps that ended are not repeated. Settings that its
+    file has otherwise by now are said.
 
     Raises:
         UsageError: there is nothing to resume.
@@ -83,6 +87,7 @@ def resume_pipeline(folder: Path) -> Outcome:
     if work is None or is_finished(work):
         raise UsageError(f"{folder} has no interrupted run; start one with refocus pipeline run")
     with _locked(folder) as lock:
+        _say_changes(work)
         return _go(work, lock)
 
 
@@ -142,12 +147,39 @@ def _begun(config_path: Path, folder: Path) -> Iterator[tuple[Path, int]]:
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder) as lock:
         last = last_run(folder)
-        if last is not None and not is_finished(last):
-            raise UsageError(f"the run {last} was interrupted; resume it with refocus pipeline resume, or remove it")
+        if last is not None and not is_finished(last) and not is_failed_start(last):
+            raise UsageError(
+                f"the run {last} was interrupted; resume it with refocus pipeline resume, or remove that folder"
+            )
         work = folder / "runs" / f"{int(last.name) + 1 if last else 1:04d}"
-        work.mkdir(parents=True)
+        work.mkdir(parents=True, exist_ok=True)  # it is there if a kill came before its settings
+        write_state(work, "begun", {"config": str(config_path.resolve())})
         write_durably(work / "pipeline.json", encode_config(config))
         yield work, lock
+
+
+def _say_changes(work: Path) -> None:
+    """Says which settings the file of a run has otherwise than the run, which keeps its own."""
+    from refocus.cloud_train.pipeline.config import decode_config, encode_config, load_config, settings
+    from refocus.cloud_train.settings import keys_of
+
+    begun = read_state(work, "begun")  # empty in a run of Refocus 0.1
+    if not begun or not Path(begun["config"]).exists():
+        return
+    own = f"the run {work.name} goes on with the settings it began with"
+    try:
+        now = load_config(Path(begun["config"]))
+    except UsageError as error:
+        say(f"{own}; {error}")
+        return
+    before = dict(keys_of(settings(work)))
+    changed = [
+        f"{'.'.join(keys)} = {before[keys]!r}, not {value!r}"
+        for keys, value in keys_of(decode_config(encode_config(now)))
+        if before[keys] != value
+    ]
+    if changed:
+        say(f"{own}, not with those of {begun['config']} now: {'; '.join(changed)}")
 
 
 def retry_flags(times: int) -> list[str]:
@@ -220,23 +252,31 @@ def _keep_number(work: Path) -> None:
 
 
 class _Teller:
-    """Says what the steps say, without Metaflow's own lines and without tracebacks, which are in ``flow.log``."""
+    """Says what the steps say, without Metaflow's own lines and without tracebacks, which are in ``flow.log``.
+
+    A traceback ends with the line that names the error, which is said: a process that the step started may have failed.
+    What follows the failure of the step itself, up to Metaflow's next line, is not: the command ends with that error.
+    """
 
     def __init__(self) -> None:
-        self._in_traceback = False
+        self._in_traceback = self._failed = False
 
     def __call__(self, line: str) -> None:
         found = TASK_LINE.match(line)
         if found is None:
             return
         name, text = ({"start": "ingest", "end": "report"}.get(found[1], found[1])), found[2]
+        if text.startswith(("Task ", "<flow ")):
+            self._in_traceback, self._failed = False, text.startswith("<flow ")
+            if text == "Task is starting.":
+                say(f"{name} ...")
+            return
         if text.startswith("Traceback "):
             self._in_traceback = True
-        elif self._in_traceback:
-            self._in_traceback = not text.strip() or text.startswith(" ")  # the line that ends it names the error
-        elif text == "Task is starting.":
-            say(f"{name} ...")
-        elif text.strip() and not text.startswith(("Task ", "Foreach ", "<flow ", "During handling ", "The above exc")):
+        elif ERROR_LINE.match(text):
+            self._in_traceback = False
+        silent = self._failed or self._in_traceback or not text.strip()
+        if not silent and not text.startswith(("Foreach ", "During handling ", "The above exc")):
             say(f"{name}: {text}")
 
 

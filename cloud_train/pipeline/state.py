@@ -1,7 +1,8 @@
 """The folder of one retraining: what each step left for the next, as small JSON and file names.
 
 RUN/pipeline.json     the settings with all defaults
-RUN/steps.log         what began and ended when, one line each
+RUN/begun.json        which file they were read from
+RUN/steps.log         what began, ended and failed when, one line each
 RUN/STEP.json         what a step found
 RUN/photos.csv        the photos that were taken, with their SHA-256, labels, people and splits
 RUN/model/            encoder, features and head (cloud_train/runs/iciia.py)
@@ -89,10 +90,21 @@ def note(work: Path, line: str) -> None:
 
 def has_ended(work: Path, step: str) -> bool:
     """Whether a step ran to its end: then it is not done again, whatever Metaflow's own records say."""
-    log = work / "steps.log"
-    return log.exists() and any(line.split(" ", 2)[2] == f"{step} ended" for line in log.read_text().splitlines())
+    return f"{step} ended" in _noted(work)
+
+
+def is_failed_start(work: Path) -> bool:
+    """Whether a run ended by an error that people can mend before anything was trained: the next need not resume it."""
+    noted = _noted(work)
+    return bool(noted) and noted[-1].endswith(" failed") and "train ended" not in noted
 
 
 def is_finished(work: Path) -> bool:
     """Whether a run came to an end, released or refused."""
     return (work / "outcome.json").exists()
+
+
+def _noted(work: Path) -> list[str]:
+    """The lines of the log of steps, as "train began"."""
+    log = work / "steps.log"
+    return [line.split(" ", 2)[2] for line in log.read_text().splitlines()] if log.exists() else []

@@ -108,6 +108,6 @@ def test_what_is_no_store_and_no_mount_is_told():
 def test_a_prepared_run_is_begun_and_only_one_at_a_time(tmp_path):
     (tmp_path / "pipeline.toml").write_text("")
     work = prepare_run(tmp_path / "pipeline.toml", tmp_path / "p")
-    assert (work.name, [path.name for path in work.iterdir()]) == ("0001", ["pipeline.json"])
+    assert (work.name, sorted(path.name for path in work.iterdir())) == ("0001", ["begun.json", "pipeline.json"])
     with pytest.raises(UsageError, match="was interrupted"):
         prepare_run(tmp_path / "pipeline.toml", tmp_path / "p")

@@ -30,7 +30,15 @@ from refocus.cloud_train.pipeline.finish import _publish, release
 from refocus.cloud_train.pipeline.gates import people_gate
 from refocus.cloud_train.pipeline.model import features
 from refocus.cloud_train.pipeline.report import model_card, write_report
-from refocus.cloud_train.pipeline.run import TASK_LINE, _keep_number, _Teller, last_run, run_pipeline
+from refocus.cloud_train.pipeline.run import (
+    TASK_LINE,
+    _keep_number,
+    _say_changes,
+    _Teller,
+    last_run,
+    prepare_run,
+    run_pipeline,
+)
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
@@ -467,6 +475,92 @@ def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch
         run_pipeline(settings_file(tmp_path, ""), tmp_path / "p")
 
 
+@pytest.mark.parametrize(
+    ("noted", "refused"),
+    [
+        (["ingest began", "ingest failed"], False),  # by its photos
+        (["ingest ended", "features began", "features failed"], False),  # by its checkpoint
+        (["ingest ended", "features ended", "train began", "train failed"], False),  # by its settings
+        (["ingest began", "ingest failed", "ingest began"], True),  # a kill when it was resumed
+        (["train ended", "release began", "release failed"], True),
+    ],
+)
+def test_a_start_that_failed_does_not_refuse_the_corrected_command_and_what_was_trained_is_not_passed_over(
+    tmp_path, monkeypatch, noted, refused
+):
+    monkeypatch.setattr("refocus.cloud_train.pipeline.run.check_installed", lambda: None)
+    config = settings_file(tmp_path, "")
+    first = prepare_run(config, tmp_path / "p")
+    for line in noted:
+        note(first, line)
+    if refused:
+        with pytest.raises(UsageError, match="0001 was interrupted; resume it with refocus pipeline resume, or remove"):
+            prepare_run(config, tmp_path / "p")
+    else:
+        assert prepare_run(config, tmp_path / "p").name == "0002"
+        assert (first / "steps.log").exists()
+
+
+def test_settings_that_a_run_began_with_and_its_file_has_otherwise_are_said_when_it_is_resumed(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("refocus.cloud_train.pipeline.run.check_installed", lambda: None)
+    model = '[model]\nmean = [0.5]\narguments = {a = [1, 2]}\n[data]\nsource = "photos"\n'
+    config = settings_file(tmp_path, f'name = "till"\n{model}')
+    work = prepare_run(config, tmp_path / "p")
+    with caplog.at_level("INFO"):
+        _say_changes(work)
+        assert not caplog.records
+        settings_file(tmp_path, f'name = "shop"\n{model}[recipe]\nepochs = 3\n')
+        _say_changes(work)
+        settings_file(tmp_path, "nmae = 3")
+        _say_changes(work)
+        config.unlink()
+        _say_changes(work)
+    own = "the run 0001 goes on with the settings it began with"
+    changed, wrong = (record.getMessage() for record in caplog.records)
+    assert changed == f"{own}, not with those of {config} now: name = 'till', not 'shop'; recipe.epochs = 100, not 3"
+    assert wrong.startswith(f"{own}; --config {config}: nmae is unknown")
+
+
+@needs_extra
+def test_a_step_that_fails_by_what_people_can_mend_is_noted(tmp_path):
+    from refocus.cloud_train.pipeline.flow import done
+
+    with pytest.raises(ReleaseError):
+        done(str(tmp_path), "release", "finish:release")
+    lines = (tmp_path / "steps.log").read_text().splitlines()
+    assert [line.split(" ", 2)[2] for line in lines] == ["release began", "release failed"]
+    assert "was not judged" in read_state(tmp_path, "error")["message"]
+
+
+@needs_extra
+@pytest.mark.slow
+def test_photos_that_are_corrected_after_a_failed_start_are_taken_by_the_same_command(
+    refocus, assert_one_clear_line, photos, tmp_path
+):
+    folder, rows = photos
+    with (folder / "metadata.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([("file_name", "label", "client"), *(row[:3] for row in rows)])
+    config, place = settings_file(tmp_path, f'[data]\nsource = "{folder}"\n'), ("--folder", tmp_path / "p")
+    done = refocus("pipeline", "run", "--config", config, *place)
+    assert done.returncode == 1
+    begun, error = done.stderr.strip().splitlines()
+    assert begun == "ingest ..."
+    assert error.startswith("refocus: ingest: 3 people leave the split ")
+    assert "Traceback" in (tmp_path / "p" / "runs" / "0001" / "flow.log").read_text()
+
+    settings_file(tmp_path, f'name = "shop"\n[data]\nsource = "{folder}"\n')
+    done = refocus("pipeline", "resume", *place)
+    assert "name = 'refocus', not 'shop'" in done.stderr.splitlines()[0]
+
+    album(folder, rows)
+    done = refocus("pipeline", "prepare", "--config", config, *place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(tmp_path / "p" / "runs" / "0002")
+    assert_one_clear_line(refocus("pipeline", "prepare", "--config", config, *place), "0002 was interrupted")
+
+
 def test_the_number_of_an_attempt_is_kept_though_metaflow_has_only_created_its_file(tmp_path):
     (tmp_path / ".metaflow.txt").touch()
     _keep_number(tmp_path)  # an empty file moved away here lost the attempt, and its steps were repeated
@@ -742,11 +836,18 @@ def test_a_mistake_is_told_without_a_traceback(caplog):
     tell, before = _Teller(), "2026-01-01 12:00:00.000 [1795/start/1 (pid 7)] "
     with caplog.at_level("INFO"):
         for text in (
-            "Task is starting.", "features: 3 of 7", "<flow Retraining step start> failed:", "",
-            "Traceback (most recent call last):", '  File "run.py", line 3, in start', "    raise DataError()", "",
-            "refocus.cloud_train.errors.DataError: 9 people leave the split validation empty", "going on", "Task failed.",
+            "Task is starting.", "features: 3 of 7",
+            "Traceback (most recent call last):", 'File "run.py", line 3, in start', "raise OSError()", "^^^^^",
+            "OSError: gone", "", "During handling of the above exception, another exception occurred:", "",
+            "Traceback (most recent call last):", 'File "run.py", line 3, in start', "raise OSError()",
+            "some.package.TrackerError: cannot be reached", "going on",
+            "<flow Retraining step start> failed:", "Internal error",
+            "Traceback (most recent call last):", 'File "run.py", line 3, in start', "raise DataError()", "",
+            "refocus.cloud_train.errors.DataError: 2 mistakes:", "people leave the split validation empty", "",
+            "Task failed.", "Task is starting (retry).", "again",
         ):  # fmt: skip
             tell(before + text + "\n")
     assert [record.getMessage() for record in caplog.records] == [
-        "ingest ...", "ingest: features: 3 of 7", "ingest: going on"
+        "ingest ...", "ingest: features: 3 of 7", "ingest: OSError: gone",
+        "ingest: some.package.TrackerError: cannot be reached", "ingest: going on", "ingest: again",
     ]  # fmt: skip
