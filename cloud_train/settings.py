@@ -2,7 +2,7 @@
 
 A file need not say everything: what it leaves out keeps the default. All that is wrong with a file is reported at once,
 each with the line and, for an unknown key, the nearest known one. What a setting means stands under ``Attributes`` in
-the docstring of its dataclass, and nowhere else.
+the docstring of its dataclass, and nowhere else. ``ELSEWHERE`` of a dataclass says where what is no setting there goes.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def changed_by(
             here = (*path, key)
             line = " (--set)" if text and here in overridden else _line(text, here)
             if key not in known:
-                errors.append(f"{_name(here)} is unknown{line}; {_nearest(key, known, everywhere)}")
+                elsewhere = getattr(section, "ELSEWHERE", {}).get(key)
+                more = f"; {elsewhere}" if elsewhere else ""
+                errors.append(f"{_name(here)} is unknown{line}; {_nearest(key, known, everywhere)}{more}")
                 continue
             own = getattr(section, key)
             if _is_settings(own) and isinstance(value, dict):

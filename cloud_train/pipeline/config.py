@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
@@ -32,6 +32,9 @@ class Model(Strict, frozen=True):
         arguments, mean, std: as of :class:`refocus.cloud_train.runs.iciia.RunConfig`.
     """
 
+    ELSEWHERE: ClassVar[dict[str, str]] = {
+        "bundle": "a bundle of one's own network takes refocus train iciia --from BUNDLE"
+    }
     backbone: str = GLYPH_BACKBONE
     checkpoint: FilePath = ""
     keep_encoder: bool = False

@@ -6,6 +6,7 @@ import csv
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from refocus.cloud_train.backbones.backbone import create_backbone
+from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
 from refocus.cloud_train.pipeline.config import Model, PipelineConfig, decode_config, encode_config, load_config
@@ -68,6 +70,19 @@ def test_the_settings_that_init_writes_load_and_come_back_the_same(refocus, tmp_
     assert decode_config(encode_config(config)) == config
 
 
+def test_the_settings_that_init_writes_have_a_line_for_each_of_the_model_to_be_uncommented(refocus, tmp_path):
+    done = refocus("pipeline", "init", tmp_path / "pipeline.toml")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "pipeline.toml").read_text()
+    settings = re.sub(r"^# (\w+ = )", r"\1", text.partition("[model]")[2].partition("\n[")[0], flags=re.MULTILINE)
+    model = load_config(settings_file(tmp_path, f"[model]{settings}")).model
+    left = [name for name in Model.__struct_fields__ if getattr(model, name) == getattr(Model(), name)]
+    assert left == ["keep_encoder"]  # its line is of the default
+    published = ENCODERS["mobilenetv2"]
+    assert (model.arguments, model.mean) == (published.arguments, published.mean)
+    assert "refocus train iciia --from BUNDLE" in settings
+
+
 def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
     text = '[data]\nsource = "photos"\n[release]\nrepository = "r"\nkeys = "k"\ndevice_class = "phone"\n'
     config = load_config(settings_file(tmp_path, text))
@@ -80,6 +95,10 @@ def test_relative_paths_are_of_the_folder_of_the_settings(tmp_path):
         ("nmae = 'x'", "nmae"),
         ("[recipe]\nlerning_rate = 1.0", r"recipe.lerning_rate is unknown \(line 2\); did you mean learning_rate"),
         ("[block]\nwidth = 3", "block.width is unknown"),
+        (
+            "[model]\nbundle = 'shop'",
+            r"model.bundle is unknown \(line 2\); known: backbone, .* train iciia --from BUNDLE",
+        ),
         ("[taper]\nsource = 'elsewhere'", r"\[taper\] knows no 'source'"),
         ("[taper.recipe]\nepoch = [1, 1, 1]", r"taper.recipe.epoch is unknown \(line 2\); did you mean epochs"),
         ("method = 'taper'\n[model]\nbackbone = 'resnet18'", r"the network of \[taper\] small"),
