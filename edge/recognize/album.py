@@ -445,7 +445,7 @@ class _Album:
             _rounded(answer.top(top)),
             round(answer.trust, _DIGITS),
             _rounded(heaviest),
-            alone=_rounded(ranking(answer.plain_logits, self._recognizer.card.labels, top, several)),
+            alone=_rounded(ranking(answer.alone_logits, self._recognizer.card.labels, top, several)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
             labels=tuple(name for name, _ in answer.label_set) if several else None,
             labels_alone=tuple(name for name, _ in answer.plain_label_set) if several else None,

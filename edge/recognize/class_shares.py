@@ -442,6 +442,19 @@ class ClassShares:
         moved = 0.5 * float(np.abs(softmax(logits) - softmax(head.astype(np.float64))).sum())
         return answer._replace(moved=moved), logits
 
+    def without(self, head: np.ndarray, answer: ShareAnswer, logits: np.ndarray) -> tuple[np.ndarray, float]:
+        """What a gated head answers with the trust of the shares, and nothing else of them.
+
+        Args:
+            head, answer, logits: given to :meth:`answer_beside`, and what it returned.
+
+        Returns:
+            its logits (C,), and the probability by which ``logits`` moved from them.
+        """
+        unmoved = answer._replace(logits=answer.plain_logits)
+        found = beside_head(head.astype(np.float64), unmoved, self.settings.with_head, self.settings.gated)
+        return found, 0.5 * float(np.abs(softmax(logits) - softmax(found)).sum())
+
     def _answered(self, outputs: np.ndarray, head: np.ndarray | None = None) -> tuple[ShareAnswer, np.ndarray] | None:
         """An answer in C; None where there is no library, or the outputs are not finite logits (C,)."""
         outputs = np.asarray(outputs)

@@ -107,12 +107,15 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
         top: labels in each ranking.
     """
     several = answer.thresholds is not None
+    # A head that reads no history gives the same numbers twice; both are then calibrated as its answer is.
+    unread = np.array_equal(answer.calibrated_logits, answer.plain_logits)
+    with_history = answer.alone_logits if unread else answer.calibrated_logits
     past = zip(answer.history_photos, answer.history_names, answer.attention[:-1].tolist(), strict=True)
     return Explanation(
         name=name,
         delivered=answer.label_set if several else ranking(answer.logits, labels, top),
-        plain=ranking(answer.plain_logits, labels, top, several),
-        with_history=ranking(answer.calibrated_logits, labels, top, several),
+        plain=ranking(answer.alone_logits, labels, top, several),
+        with_history=ranking(with_history, labels, top, several),
         trust=answer.trust,
         attended=tuple(sorted((Attended(*row) for row in past), key=lambda a: -a.weight)),
         own_weight=float(answer.attention[-1]),

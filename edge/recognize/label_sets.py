@@ -109,7 +109,21 @@ class LabelShares:
         Raises:
             PhotoError: not what the classifier should give.
         """
-        return _row(sigmoid(self._calibrated(outputs)))
+        return _row(sigmoid(self.calibrated(outputs)))
+
+    def calibrated(self, outputs: np.ndarray) -> np.ndarray:
+        """(C,) logits after calibration.
+
+        Raises:
+            PhotoError: as :meth:`row`.
+        """
+        logits = np.asarray(outputs, dtype=np.float64)
+        if logits.shape != (self.classes,) or not np.isfinite(logits).all():
+            raise PhotoError(
+                f"the classifier gave an output of shape {logits.shape}, or NaN or infinite numbers, where"
+                f" ({self.classes},) finite logits were expected; nothing was stored"
+            )
+        return logits / self.settings.temperature
 
     def estimate(self) -> Shares:
         """The present rates (C,), and the mean weights of the hypotheses over labels."""
@@ -123,7 +137,7 @@ class LabelShares:
         Raises:
             PhotoError: as :meth:`row`.
         """
-        plain = self._calibrated(outputs)
+        plain = self.calibrated(outputs)
         found = [label.answer(np.array([logit, 0.0])) for label, logit in zip(self._labels, plain, strict=True)]
         alone, self._trust = sigmoid(plain), np.array([one.trust for one in found])
         now, moved = _joined([one.estimate for one in found]), float(np.mean([one.moved for one in found]))
@@ -140,6 +154,12 @@ class LabelShares:
         answer, own = self.answer(outputs), head.astype(np.float64)
         logits = self.beside(own, answer, self.settings.with_head)
         return answer._replace(moved=float(np.abs(sigmoid(logits) - sigmoid(own)).mean())), logits
+
+    def without(self, head: np.ndarray, answer: ShareAnswer, logits: np.ndarray) -> tuple[np.ndarray, float]:
+        """As :meth:`refocus.edge.recognize.class_shares.ClassShares.without`, for the last photo that was answered."""
+        unmoved = answer._replace(logits=answer.plain_logits)
+        found = self.beside(head.astype(np.float64), unmoved, self.settings.with_head)
+        return found, float(np.abs(sigmoid(logits) - sigmoid(found)).mean())
 
     def beside(self, head: np.ndarray, answer: ShareAnswer, exponent: float) -> np.ndarray:
         """Logits (C,) of a head with a history of its own, and the log-odds by which the shares moved each label, as of
@@ -167,15 +187,6 @@ class LabelShares:
         row = LikelyClasses(classes, np.frombuffer(content, "<f4", self.k, 4 * self.k).astype(np.float32))
         self._check(row)
         return row
-
-    def _calibrated(self, outputs: np.ndarray) -> np.ndarray:
-        logits = np.asarray(outputs, dtype=np.float64)
-        if logits.shape != (self.classes,) or not np.isfinite(logits).all():
-            raise PhotoError(
-                f"the classifier gave an output of shape {logits.shape}, or NaN or infinite numbers, where"
-                f" ({self.classes},) finite logits were expected; nothing was stored"
-            )
-        return logits / self.settings.temperature
 
     def _check(self, row: LikelyClasses) -> None:
         there = row.probabilities

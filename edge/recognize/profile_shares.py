@@ -36,7 +36,8 @@ class Shared:
         estimate: the shares (C,) before this photo, in the manifest's label order, and what they rest on.
         trust: probability that the photo's class is drawn from the person's shares rather than from anywhere.
         moved: probability that they moved from some classes to others; 0: the answer without them is the same.
-        logits: (C,) of the answer without them.
+        logits: (C,) of the answer without them, calibrated as the answer is.
+        alone: (C,) of the answer with no photo before this one, calibrated as the answer is.
         row: what is kept of this photo.
     """
 
@@ -44,6 +45,7 @@ class Shared:
     trust: float
     moved: float
     logits: np.ndarray
+    alone: np.ndarray
     row: LikelyClasses
 
 
@@ -61,11 +63,16 @@ def shared(
     """
     if reads_history:
         answer, logits = state.answer_beside(plain, delivered)
+        moved, without, alone, row = answer.moved, delivered, plain, answer.row
+        if state.settings.gated:  # without earlier photos the calibrated classifier answers, and the head has no part
+            without, moved = state.without(delivered, answer, logits)
+            alone = answer.plain_logits
     else:
         answer = state.answer(delivered)
-        logits = answer.logits
-    row = answer.row if reads_history or delivered is plain else state.row(plain)
-    did = Shared(answer.estimate, answer.trust, answer.moved, delivered, row)
+        moved, logits, without = answer.moved, answer.logits, answer.plain_logits
+        same = np.array_equal(delivered, plain)
+        alone, row = (without, answer.row) if same else (state.calibrated(plain), state.row(plain))
+    did = Shared(answer.estimate, answer.trust, moved, without.astype(np.float32), alone.astype(np.float32), row)
     return logits.astype(np.float32), did
 
 

@@ -65,7 +65,7 @@ class Answer:
         names: (C,) the labels in the manifest's order.
         trust: weight of the answer with history in the delivered one, in [0, 1]; 0: the plain classifier answers.
         logits: (C,) of the delivered answer, in the manifest's label order.
-        plain_logits: (C,) of the classifier without history.
+        plain_logits: (C,) of the classifier without history, as the program gives them.
         calibrated_logits: (C,) of the head with history, however much of it was delivered.
         attention: (n + 1,) weight of each history photo, oldest first, and last of the photo itself.
         feature: (D,) of the photo.
@@ -110,8 +110,14 @@ class Answer:
 
     @cached_property
     def plain_label_set(self) -> tuple[tuple[str, float], ...]:
-        """As :attr:`label_set`, of the classifier without history."""
-        return self._set_of(self.plain_logits)
+        """As :attr:`label_set`, of the photo without history."""
+        return self._set_of(self.alone_logits)
+
+    @property
+    def alone_logits(self) -> np.ndarray:
+        """(C,) of the photo without history: :attr:`plain_logits`, calibrated where class shares calibrate the
+        answer."""
+        return self.plain_logits if self.shared is None else self.shared.alone
 
     def _set_of(self, logits: np.ndarray) -> tuple[tuple[str, float], ...]:
         found, ranked = probabilities_of(logits, self.thresholds is not None), best(logits, len(logits))

@@ -450,6 +450,26 @@ def test_an_explanation_says_what_is_photographed_and_what_came_of_it(bundle, ph
     assert explain(without, labels, "photo").shares is None
 
 
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_without_shares_or_history_is_calibrated_as_the_one_with_them(form, gated, old, photos, tmp_path):
+    bundle = variant(old / "bundles" / FORMS[form], tmp_path / "bundle", temperature=2.0, gated=gated)
+    first, *_, last = answers(bundle, tmp_path / "p", photos)
+    labels = bundle.manifest.heads[0].labels
+    empty = explain(first, labels, "photo")
+    for alone in (empty.plain, empty.shares.without, *([empty.with_history] if form == "none" else [])):
+        assert [label for label, _ in alone] == [label for label, _ in empty.delivered]
+        np.testing.assert_allclose([p for _, p in alone], [p for _, p in empty.delivered], atol=1e-5)
+    assert first.shared.moved < 1e-5
+    without, delivered = (dict(explain(last, labels, "photo", top=99).shares.without), dict(last.top(99)))
+    moved = sum(abs(delivered[label] - without[label]) for label in labels) / 2
+    assert last.shared.moved == pytest.approx(moved, abs=1e-5)
+    assert moved > 1e-3
+    with Recognizer(bundle, None, threads=1) as recognizer:
+        (row,) = answer_album(recognizer, photos[:1], tmp_path / "album.json").rows
+    assert (row.alone, row.moved) == (row.answer, 0)
+
+
 def test_the_card_states_every_setting(counting):
     card = counting["none"].manifest.heads[0].personalisation.shares
     assert settings_of(card) == ShareSettings()
