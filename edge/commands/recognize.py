@@ -9,9 +9,10 @@ import typer
 
 from refocus import edge
 from refocus.edge.commands import options
-from refocus.edge.commands.app import print_json
+from refocus.edge.commands.album import name_failed
+from refocus.edge.commands.app import PARTLY, print_json
 from refocus.edge.commands.news import logger
-from refocus.edge.errors import RefocusError
+from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.files import check_output
 
 if TYPE_CHECKING:
@@ -47,7 +48,10 @@ def recognize(
     head_target: options.HeadTarget = "",
     as_json: options.Json = False,
 ) -> None:
-    """Recognise photos, or clips, each with the help of those this profile has seen before."""
+    """Recognise photos, or clips, each with the help of those this profile has seen before.
+
+    Status 3: done, but some photos have no answer; they are listed.
+    """
     from refocus.edge.recognize.explain import explain as explain_answer
     from refocus.edge.recognize.explain import save_picture, text
 
@@ -57,6 +61,7 @@ def recognize(
         check_output(out)  # before anything is remembered
     rows: list[dict[str, Any]] = []
     explanations = []
+    failed: list[str] = []
     with edge.Recognizer.open(
         bundle,
         profile,
@@ -80,6 +85,12 @@ def recognize(
         for photo in photos:
             try:
                 answer = recognizer.recognize(photo, remember=remember)
+            except PhotoError as error:
+                if len(photos) == 1:
+                    raise
+                failed.append(str(error))
+                rows.append({"photo": str(photo), "answer": [], "trust": None, "history": None, "error": str(error)})
+                continue
             except RefocusError:
                 if as_json and rows:  # of photos that are remembered
                     print_json(rows)
@@ -95,15 +106,18 @@ def recognize(
                 reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
                 typer.echo(f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else ""))
                 typer.echo("\n".join(explanation.lines()) + "\n" if explain else "", nl=False)
-    if out is not None:
+    if out is not None and explanations:
         save_picture(explanations, out)
     if as_json:
         print_json(rows)
+    if failed:
+        name_failed(failed, len(photos))
+        raise typer.Exit(PARTLY)
 
 
 def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str, Any]:
     """One photo's answer in the JSON output."""
-    row = {
+    row: dict[str, Any] = {
         "photo": str(photo),
         "answer": explanation.delivered,
         "trust": answer.trust,
@@ -113,7 +127,7 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
         row["labels"] = [name for name, _ in answer.label_set]
     if answer.shared is not None:
         row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
-    return row
+    return {**row, "error": None}
 
 
 def _mode(row: dict[str, Any]) -> str:

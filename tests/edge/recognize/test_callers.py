@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -125,14 +126,16 @@ def test_a_time_limit_of_centuries_is_none(bundle, stream, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_answers_that_were_remembered_are_printed_before_an_error(bundle, stream, tmp_path, refocus):
+def test_photos_around_a_bad_one_are_answered_stored_and_printed(bundle, stream, tmp_path, refocus):
     (tmp_path / "é😀.png").write_bytes(stream[0])
     (tmp_path / "bad.png").write_bytes(b"no photo")
+    (tmp_path / "last.png").write_bytes(stream[1])
     words = (
         "recognize",
         bundle.folder,
         "é😀.png",
         "bad.png",
+        "last.png",
         "--profile",
         "anna",
         "--profiles",
@@ -141,6 +144,12 @@ def test_answers_that_were_remembered_are_printed_before_an_error(bundle, stream
     )
     ascii_alone = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = refocus(*words, cwd=tmp_path, env=ascii_alone)
-    assert done.returncode == 1
-    assert "bad.png is not a photo" in done.stderr
-    assert [row["photo"] for row in json.loads(done.stdout)] == ["é😀.png"]
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == "1 of 3 photos could not be used"
+    (line,) = done.stderr.splitlines()[:-1]
+    assert re.fullmatch("not used: .*bad.png is not a photo.*", line)
+    first, bad, last = json.loads(done.stdout)
+    assert [first["photo"], first["history"], first["error"]] == ["é😀.png", 0, None]
+    assert [last["photo"], last["history"], last["error"]] == ["last.png", 1, None]
+    assert "not used: " + bad.pop("error") == line
+    assert bad == {"photo": "bad.png", "answer": [], "trust": None, "history": None}
