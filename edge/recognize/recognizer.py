@@ -222,10 +222,12 @@ class Recognizer:
     ) -> None:
         if memory not in HISTORY_SELECTIONS:
             raise RefocusError(f"--memory {memory}: expected {' or '.join(HISTORY_SELECTIONS)}")
-        if not 0 <= threads <= MAX_THREADS:
-            raise RefocusError(f"threads {threads}: expected 0 to {MAX_THREADS}; 0 leaves it to the runtime")
-        if not time_limit >= 0:
-            raise RefocusError(f"time_limit {time_limit}: expected seconds, 0 or more; 0 sets no limit")
+        if not isinstance(threads, (int, np.integer)) or not 0 <= threads <= MAX_THREADS:
+            raise RefocusError(
+                f"threads {threads!r}: expected a whole number, 0 to {MAX_THREADS}; 0 leaves it to the runtime"
+            )
+        if not isinstance(time_limit, (int, float, np.integer, np.floating)) or not time_limit >= 0:
+            raise RefocusError(f"time_limit {time_limit!r}: expected seconds, 0 or more; 0 sets no limit")
         self.manifest, self.card = bundle.manifest, bundle.manifest.head(head)
         encoder = bundle.artifact("encoder", runtime, precision)
         runtime, precision = encoder.runtime, encoder.precision  # another name of them may be asked for
@@ -774,7 +776,9 @@ def profile_path(folder: Path, name: str) -> Path:
         RefocusError: the name could leave the folder.
     """
     if not _PROFILE_NAME.fullmatch(name):
-        raise RefocusError(f"--profile '{name}': use letters, digits, '.', '_' and '-', at most 64, no leading '.'")
+        raise RefocusError(
+            f"profile {name!r}: expected at most 64 ASCII letters, digits, '.', '_' and '-', a letter or digit first"
+        )
     return folder / f"{name}{_PROFILE_ENDING}"
 
 
