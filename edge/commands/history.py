@@ -23,7 +23,7 @@ def list_entries(
     profiles: options.Profiles, profile: options.Profile = "default", as_json: options.Json = False
 ) -> None:
     """List the photos of which a feature is stored; the features themselves are not shown."""
-    with options.open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles, or_read_only=True) as history:
         entries, labels = history.entries(), history.labels()
     rows: list[dict[str, Any]] = [
         {
@@ -49,7 +49,7 @@ def stats(profiles: options.Profiles, profile: options.Profile = "default", as_j
     """Say how much is stored: features per feature space, labels, settings, files that were set aside."""
     from refocus.edge.history.recovery import set_aside_files
 
-    with options.open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles, or_read_only=True) as history:
         path, spaces, labels, settings = history.path, history.spaces(), len(history.labels()), history.settings()
         computed = {space: history.numeric_paths(space) for space in spaces}
         set_aside, size = [str(file) for file in set_aside_files(path)], path.stat().st_size
@@ -98,7 +98,7 @@ def export(
     """Write everything that is stored about a person into a zip of open formats (NumPy arrays and JSON)."""
     if out.suffix.lower() != ".zip":  # a photo, or the profile itself, which would be replaced
         raise HistoryError(f"{out}: expected the name of a file, ending in .zip")
-    with options.open_existing(profile, profiles) as history:
+    with options.open_existing(profile, profiles, or_read_only=True) as history:
         history.export(out)
         features = sum(about.count for about in history.spaces().values())
     size = out.stat().st_size

@@ -98,9 +98,13 @@ def existing_path(profile: str, profiles: Path) -> Path:
     return path
 
 
-def open_existing(profile: str, profiles: Path) -> edge.FeatureHistory:
-    """The history of a profile that is there, verified; what was recovered of a damaged file is told."""
-    history = edge.FeatureHistory(existing_path(profile, profiles))
+def open_existing(profile: str, profiles: Path, or_read_only: bool = False) -> edge.FeatureHistory:
+    """The history of a profile that is there, verified; what was recovered of a damaged file is told.
+
+    Args:
+        or_read_only: one that cannot be written is opened to be read.
+    """
+    history = edge.FeatureHistory(existing_path(profile, profiles), or_read_only=or_read_only)
     history.verify()
     if (recovered := history.recovered) is not None:
         logger.warning(f"{profile}: {recovered}")

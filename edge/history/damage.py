@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sqlite3
 from pathlib import Path
@@ -20,8 +21,23 @@ _ENVIRONMENT_TEXTS = (  # Python 3.10 gives no code
     "|locking protocol|large file support|not authorized"
 )
 _FULL = {10, 13}  # a full disk shows as an I/O error too, where shared memory cannot be made
+_REFUSED = {3, 8, 10, 13, 14}  # permission, read-only, I/O error, disk full, cannot open
+_REFUSED_TEXTS = "access permission denied|readonly|disk I/O error|is full|unable to open"
+_REFUSED_BY_SYSTEM = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO}
 _HEADER = 100
 _MAGIC = b"SQLite format 3\0"
+
+
+class Unwritable(HistoryError):
+    """Nothing can be written where the profile is: a read-only or full disk, or missing rights."""
+
+
+def refused(error: BaseException) -> type[HistoryError]:
+    """The kind of error that speaks of a file that cannot be opened or written."""
+    if isinstance(error, OSError):
+        return Unwritable if error.errno in _REFUSED_BY_SYSTEM else HistoryError
+    found = isinstance(error, sqlite3.Error) and _code_in(error, _REFUSED, _REFUSED_TEXTS)
+    return Unwritable if found else HistoryError
 
 
 def is_environment(error: sqlite3.Error) -> bool:

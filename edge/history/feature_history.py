@@ -17,11 +17,12 @@ import numpy as np
 
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import likely_classes, rows, schema, takeout
-from refocus.edge.history.damage import is_full
+from refocus.edge.history.damage import Unwritable, is_full
 from refocus.edge.history.eviction import Bounds, policy
 from refocus.edge.history.journal import KnownPhotos, Record, known_of
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses, LikelyColumn
 from refocus.edge.history.profile_file import ProfileFile
+from refocus.edge.history.read_only import ReadOnlyFile
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.history.rows import Entry, HistorySlice, Row, Space, remembered
 from refocus.edge.history.schema import Result
@@ -80,8 +81,14 @@ class FeatureHistory:
         protect: newest photos of each space that no policy evicts, as far as the bounds allow.
         journal: with durability "process" only.
         usual: features kept per feature space where nobody asked for a number.
+        or_read_only: a history that cannot be written, as on a read-only disk, is opened to be read, if it is there;
+            every write then raises.
+
+    Attributes:
+        refusal: why nothing can be written; "" where it can.
 
     Raises:
+        Unwritable: nothing can be written there; with ``or_read_only``, nor can the history be read.
         HistoryError: the file cannot be opened, is another program's, or is of a newer schema; an argument is wrong.
     """
 
@@ -95,6 +102,7 @@ class FeatureHistory:
         protect: int = PROTECT,
         journal: bool = False,
         usual: int = CAPACITY,
+        or_read_only: bool = False,
     ) -> None:
         shrinks, capacity = capacity is not None, usual if capacity is None else capacity
         if capacity < 1:
@@ -105,7 +113,13 @@ class FeatureHistory:
         chosen, protected = policy(eviction), min(protect, capacity - 1)
         self._bounds = Bounds(capacity, max_bytes, protected, chosen, self._paths, self._capacities, shrinks)
         self._eviction, self._journal = eviction, journal and durability == "process"
-        self._file = ProfileFile(path, durability)
+        self.refusal = ""
+        try:
+            self._file = ProfileFile(path, durability)
+        except Unwritable as error:
+            if not or_read_only:
+                raise
+            self._file, self.refusal = ReadOnlyFile(path, error), str(error)
         self._known: KnownPhotos | None = None
         self._last_append = "", -1, -1  # space, version and queries after it
 

@@ -308,6 +308,35 @@ def lost(found: Sequence[Record], gaps: int, state: State | None, folded: int) -
     return max(state.last - folded - len(found), 0)
 
 
+class Unfolded(NamedTuple):
+    """What a journal holds that is not in the database.
+
+    Attributes:
+        records: those that can be read.
+        whole: those of them that the database can hold.
+        lost: photos that were in the journal and cannot be stored.
+        folded: serial of the last record that was moved to the database.
+    """
+
+    records: list[Record]
+    whole: list[Record]
+    lost: int
+    folded: int
+
+
+def unfolded(journal: bytes, state: State | None, known: int) -> Unfolded:
+    """The records of a journal that were not moved to the database yet.
+
+    Args:
+        known: serial of the last one that the database knows of.
+    """
+    records, gaps = scan(journal)
+    done = max(state.folded if state is not None else 0, known)
+    records = [record for record in records if record.serial > done]
+    whole = [record for record in records if record.is_text]
+    return Unfolded(records, whole, lost(records, gaps, state, done) + len(records) - len(whole), done)
+
+
 # ---- moving records to the database, in the caller's transaction
 
 _FOLDED = "journal"  # name of the row of ``about`` that has the serial of the last record in the database

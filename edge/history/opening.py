@@ -10,8 +10,8 @@ from refocus.edge.history.witness import Held
 
 POWER_CUT_LOSS = 128  # photos that a power cut may take at most, with durability "process"
 _PAGES_OF_LOG = 1000  # after which it is written back, if its photos were not counted
-_READ_AT_OPENING = 16 << 20  # bytes: every row of a file so large is checked when it is opened
-_BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
+READ_AT_OPENING = 16 << 20  # bytes: every row of a file so large is checked when it is opened
+BUSY_SECONDS = 5.0  # how long SQLite waits for a program that does not know our lock
 
 
 def connect(path: Path, synchronous: str) -> tuple[sqlite3.Connection, Held]:
@@ -33,7 +33,7 @@ def connect(path: Path, synchronous: str) -> tuple[sqlite3.Connection, Held]:
 
 
 def _connect(path: Path, synchronous: str, locking_mode: str) -> tuple[sqlite3.Connection, Held]:
-    database = sqlite3.connect(path, isolation_level=None, timeout=_BUSY_SECONDS)
+    database = sqlite3.connect(path, isolation_level=None, timeout=BUSY_SECONDS)
     try:
         database.execute(f"pragma locking_mode={locking_mode}")
         return database, _prepare(database, path, synchronous)
@@ -57,7 +57,7 @@ def _prepare(database: sqlite3.Connection, path: Path, synchronous: str) -> Held
         database.execute(f"pragma {pragma}")
     if version < schema.SAME_TABLES:
         schema.upgrade(database)
-    damage.inspect(database, whole=path.stat().st_size <= _READ_AT_OPENING)
+    damage.inspect(database, whole=path.stat().st_size <= READ_AT_OPENING)
     _seal(database)
     return witness.count(database)
 

@@ -86,6 +86,7 @@ class ProfileFile:
         reads: queries so far.
 
     Raises:
+        Unwritable: nothing can be written there.
         HistoryError: the file cannot be opened, is another program's or of a newer schema.
     """
 
@@ -112,7 +113,8 @@ class ProfileFile:
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(beside(self.path, ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise HistoryError(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
+            kind = damage.refused(error)
+            raise kind(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
         self._left = _Left(self._lock, self._journal)
         self._finalizer = weakref.finalize(self, self._left.close)  # of a profile that nobody closes
         self._finalizer.atexit = False
@@ -129,16 +131,10 @@ class ProfileFile:
         if beside(self.path, ".salvaged").exists():  # a recovery was killed between its steps
             finish(self.path)
         held, log = witness.read(self._lock), read_log(self.path)
-        reason = self._seen_from_outside(log) or self._make_first(held) or self._try_to_connect(held, log)
+        reason = seen_from_outside(self.path, log) or self._make_first(held) or self._try_to_connect(held, log)
         if reason:
             self._recover(reason, held)
         self._fold_if_room()
-
-    def _seen_from_outside(self, log: bytes) -> str:
-        with contextlib.suppress(FileNotFoundError):
-            found = self.path.stat()
-            return damage.seen_from_outside(self.path, log, may_read=not _CONNECTED[found.st_dev, found.st_ino])
-        return damage.seen_from_outside(self.path, log, may_read=False)
 
     def _make_first(self, held: Held | None) -> str:
         """Makes the file if it is missing; what is wrong if it should not be."""
@@ -340,7 +336,7 @@ class ProfileFile:
             raise
         except (sqlite3.Error, OSError) as error:
             what = error.strerror if isinstance(error, OSError) else error
-            raise HistoryError(
+            raise damage.refused(error)(
                 f"{self.path}: {what}; what was stored before is intact, free some space or check the file's rights"
             ) from None
         finally:
@@ -482,11 +478,9 @@ class ProfileFile:
                 self._journal.empty()
             return
         found = self._journal.read(state.used if state is not None else journal.MOST_READ)
-        records, gaps = journal.scan(found)
-        folded = max(state.folded if state is not None else 0, self.guarded(lambda: journal.folded(self._current())))
-        records = [record for record in records if record.serial > folded]
-        whole = [record for record in records if record.is_text]
-        gone = journal.lost(records, gaps, state, folded) + len(records) - len(whole)
+        records, whole, gone, folded = journal.unfolded(
+            found, state, self.guarded(lambda: journal.folded(self._current()))
+        )
         if whole:
             self.guarded(lambda: self._transaction(self._current(), lambda d: journal.fold(d, whole), False, True))
         self._journal.empty()
@@ -601,3 +595,15 @@ class ProfileFile:
             self._journal.close(delete=state is not None and not state.pending)
         finally:
             self._disconnect()  # the last to close makes a checkpoint
+
+
+def seen_from_outside(path: Path, log: bytes) -> str:
+    """What is wrong with a file or its log ``log`` that SQLite would take for something else; "": nothing.
+
+    Raises:
+        HistoryError: it is not a regular file.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        found = path.stat()
+        return damage.seen_from_outside(path, log, may_read=not _CONNECTED[found.st_dev, found.st_ino])
+    return damage.seen_from_outside(path, log, may_read=False)

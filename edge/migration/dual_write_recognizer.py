@@ -165,5 +165,6 @@ def _noticed(answer: Answer, notice: str) -> Answer:
 
 
 def _history(recognizer: Recognizer) -> FeatureHistory:
-    assert recognizer.history is not None  # noqa: S101  # it serves a profile
+    if recognizer.history is None:  # though it serves a profile
+        raise HistoryError(recognizer.refusal)
     return recognizer.history

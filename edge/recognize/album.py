@@ -249,6 +249,8 @@ def _check(recognizer: Recognizer, order: str, memory: str, remember: bool) -> N
         )
     if memory != "newest" and recognizer.card.personalisation.form == "none":
         raise RefocusError(f"--memory {memory}: the head {recognizer.card.name} reads no history; leave --memory out")
+    if recognizer.refusal and (remember or recognizer.history is None):
+        raise HistoryError(recognizer.refusal)
     if remember and recognizer.history is None:
         raise RefocusError("--remember: expected --profile NAME, the one to remember the photos in")
 

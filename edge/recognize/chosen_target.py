@@ -241,12 +241,12 @@ def _encoder(manifest: Manifest, runtime: str, precision: str) -> Artifact | Non
 
 def _has_photos(profile: Path, default: str, chosen: str) -> bool:
     """Whether a profile has photos of the default's features and none of the chosen target's."""
-    if not profile.exists():
-        return False
     try:
-        with FeatureHistory(profile) as history:
+        if not profile.exists():
+            return False
+        with FeatureHistory(profile, or_read_only=True) as history:
             return history.count(default) >= _LEAST_PHOTOS and not history.count(chosen)
-    except HistoryError:
+    except (HistoryError, OSError):
         return True  # whoever opens it next says what is wrong; nothing is begun anew meanwhile
 
 

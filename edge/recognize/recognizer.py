@@ -21,6 +21,7 @@ from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.bundle.manifest import Artifact, Manifest
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
 from refocus.edge.files import default_profiles, printable
+from refocus.edge.history.damage import Unwritable
 from refocus.edge.history.feature_history import CAPACITY, PROTECT, FeatureHistory, RetentionPolicy
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.history.recovery import Recovery
@@ -200,7 +201,8 @@ class Recognizer:
         BundleError: the bundle has no such artifacts, its head refuses this encoder's features, or, on arm64, it fails
             its self-test (:func:`refocus.edge.recognize.self_test.ensure_checked`).
         RuntimeUnavailable: the runtime is not installed, is refused, or knows no time limit.
-        HistoryError: the profile cannot be opened.
+        HistoryError: the profile cannot be opened. One that cannot be written, as on a read-only or full disk, is read
+            if it can be, and stops no photo: :attr:`refusal` and the notices of each answer say why nothing is stored.
     """
 
     def __init__(
@@ -270,6 +272,8 @@ class Recognizer:
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))
         self.history: FeatureHistory | None = None
+        self._profile: Path | None = None
+        self._unopened = ""  # why the profile that is served has no history
         self._make_memory = HISTORY_SELECTIONS[memory]
         self._memory: HistorySelection | None = None
         self._shares: ProfileShares | None = None
@@ -375,22 +379,51 @@ class Recognizer:
         return self.encoder.numeric_path()
 
     def _remember(self, profile: Path | None) -> None:
-        """Opens the person's history."""
+        """Opens the person's history: to be read alone where it cannot be written, and not at all where it cannot be
+        read either. Photos are answered all the same, with a notice."""
         if profile is not None:
-            kept = replace(self.keeping, capacity=self.capacity if self.keeping.capacity else None)
-            protect, usual = max(PROTECT, self.window), self.capacity
-            self.history = FeatureHistory(profile, **asdict(kept), protect=protect, usual=usual)
-            self._owner = os.getpid(), threading.get_ident()
+            self._profile, self._owner = profile, (os.getpid(), threading.get_ident())
             try:
-                self.history.computed_by(self.space, self.numeric_path)
-                self._memory = self._make_memory(self.history, self.space, self.width, self.card, self._past)
-                if self._counts_shares:
-                    where = self.history, self.space, self.width
-                    self._shares = ProfileShares(*where, self.card, self.classifier, self._classify)
-            except BaseException:
+                self._use(self._opened(profile, or_read_only=True))
+            except Unwritable as error:
                 self.leave()
-                raise
+                self._profile, self._unopened = profile, str(error)
         self._state = "open"
+
+    def _opened(self, profile: Path, or_read_only: bool) -> FeatureHistory:
+        kept = replace(self.keeping, capacity=self.capacity if self.keeping.capacity else None)
+        protect, usual = max(PROTECT, self.window), self.capacity
+        return FeatureHistory(profile, **asdict(kept), protect=protect, usual=usual, or_read_only=or_read_only)
+
+    def _use(self, history: FeatureHistory) -> None:
+        self.history = history
+        try:
+            history.computed_by(self.space, self.numeric_path)
+            self._memory = self._make_memory(history, self.space, self.width, self.card, self._past)
+            if self._counts_shares:
+                where = history, self.space, self.width
+                self._shares = ProfileShares(*where, self.card, self.classifier, self._classify)
+        except BaseException:
+            self.leave()
+            raise
+
+    def _try_to_store(self) -> None:
+        """Opens a profile again that could not be written: a full disk may have room by now."""
+        assert self._profile is not None  # noqa: S101
+        try:
+            opened = self._opened(self._profile, or_read_only=False)
+        except HistoryError:
+            return
+        if self.history is not None:
+            self.history.close()
+        self._unopened = ""
+        self._use(opened)
+
+    @property
+    def refusal(self) -> str:
+        """Why no photo can be stored in the profile, as on a read-only disk; "" where one can, or there is no
+        profile."""
+        return self.history.refusal if self.history is not None else self._unopened
 
     def _check(self, least: Literal["open", "left"]) -> None:
         """Raises RefocusError if the recogniser is closed, lacks the profile it needs, or is used in a wrong thread."""
@@ -402,7 +435,7 @@ class Recognizer:
 
     def check_thread(self) -> None:
         """Raises RefocusError in another thread or process than the one that opened the profile."""
-        if self.history is not None and self._owner != (os.getpid(), threading.get_ident()):
+        if self._profile is not None and self._owner != (os.getpid(), threading.get_ident()):
             raise RefocusError(
                 "this recognizer was used from another thread or process than the one that opened its profile; use one"
                 " for all calls, or open one recognizer per thread, in each process"
@@ -492,8 +525,11 @@ class Recognizer:
         self._check("open")
         feature = self.feature_of(pixels)
         self.mark("encoder")
+        if remember and self.refusal:
+            self._try_to_store()
         if self._memory is None or self.history is None:
-            return self._answer_alone(feature, photo)
+            answer, why = self._answer_alone(feature, photo), self._unopened
+            return self._noticed(answer, f"answered without the history, and not stored: {why}") if why else answer
         try:
             seen = self.history.look(self.space, photo)
             shares = (
@@ -717,7 +753,8 @@ class Recognizer:
     def leave(self) -> None:
         """Closes the profile; the programs stay loaded for :meth:`switch`."""
         self.check_thread()
-        self._memory = self._shares = None
+        self._memory = self._shares = self._profile = None
+        self._unopened = ""
         if self._state == "open":
             self._state = "left"
         history, self.history = self.history, None

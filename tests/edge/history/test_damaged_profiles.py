@@ -645,6 +645,98 @@ def test_a_photo_is_answered_when_the_history_cannot_be_read(bundle, stream, tmp
         np.testing.assert_allclose(answer.logits, alone.logits, atol=1e-5)
 
 
+IN_A_SMALL_PLACE = """
+import shutil, subprocess, sys
+from pathlib import Path
+from refocus import Recognizer
+from refocus.edge.recognize.album import answer_album
+bundle, place, *photos = map(Path, sys.argv[1:])
+def recognised(profile, photos, **more):
+    with Recognizer.open(bundle, profile, profiles=place, threads=1) as recognizer:
+        for photo in photos:
+            answer = recognizer.recognize(photo, **more)
+            print(len(answer.history_photos), *answer.notices)
+def fill():
+    with (place / "ballast").open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            try:
+                while file.write(bytes(size)):
+                    pass
+            except OSError:
+                pass
+"""
+
+
+def run_in_a_small_place(tmp_path, bundle, photos, code):
+    """Lines that Python prints in a mount namespace of its own, where a file system of 1 MB holds the profiles."""
+    place, files = tmp_path / "place", [tmp_path / f"{number}.png" for number in range(len(photos))]
+    place.mkdir()
+    for file, content in zip(files, photos, strict=True):
+        file.write_bytes(content)
+    options = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    mount = f"mount -t tmpfs -o size=1m,mode=700 tmpfs {place}"
+    if subprocess.run([*options, "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount a small file system")
+    words = [sys.executable, "-c", IN_A_SMALL_PLACE + code, bundle.folder, place, *files]
+    done = subprocess.run(
+        [*options, "sh", "-c", f'{mount} && exec "$@"', "sh", *words], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_photos_are_answered_with_a_history_on_a_read_only_disk_and_without_one_that_is_new(bundle, stream, tmp_path):
+    lines = run_in_a_small_place(
+        tmp_path,
+        bundle,
+        stream[:4],
+        """
+recognised("anna", photos[:2])
+subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+recognised("anna", photos[2:])
+recognised("anna", photos[3:], remember=False)
+recognised("ben", photos[3:])
+for words in (["recognize", bundle, photos[3], "--no-remember"], ["history", "list"], ["history", "erase", "--yes"]):
+    words = [Path(sys.executable).parent / "refocus", *words, "--profile", "anna", "--profiles", place]
+    done = subprocess.run(words, capture_output=True, text=True)
+    print(done.returncode, (done.stdout + done.stderr).splitlines()[-1])
+""",
+    )
+    why = f"{tmp_path / 'place'} cannot hold a history (Read-only file system); check its rights"
+    assert lines[:2] == ["0", "1"]
+    assert lines[2:4] == [f"2 the photo was not stored: {why}"] * 2
+    assert lines[4] == "2"
+    assert lines[5] == f"0 answered without the history, and not stored: {why}"
+    assert lines[6].startswith(f"0 {tmp_path / '3.png'}: ")
+    assert "2 history photos" in lines[6]
+    assert lines[7] == "0 2 features of anna"
+    assert lines[8] == f"1 refocus: {why}"
+
+
+def test_a_new_history_on_a_full_disk_stops_no_photo_and_stores_once_there_is_room(bundle, stream, tmp_path):
+    lines = run_in_a_small_place(
+        tmp_path,
+        bundle,
+        stream[:4],
+        """
+fill()
+with Recognizer.open(bundle, "anna", profiles=place, threads=1) as recognizer:
+    print(*recognizer.recognize(photos[0]).notices)
+    try:
+        answer_album(recognizer, photos, place.parent / "album.csv", remember=True)
+    except Exception as error:
+        print(type(error).__name__, error)
+    (place / "ballast").unlink()
+    for photo in photos[1:]:
+        answer = recognizer.recognize(photo)
+        print(len(answer.history_photos), *answer.notices)
+""",
+    )
+    assert lines[0].startswith("answered without the history, and not stored: ")
+    assert lines[1].startswith("HistoryError ")
+    assert lines[2:] == ["0", "1", "2"]
+
+
 def with_nan(bundle, role, folder):
     """The bundle with NaN for one tensor of a program."""
     import hashlib

@@ -916,6 +916,87 @@ assert path.read_bytes() == before
         assert "cannot hold a history (Read-only file system); check its rights" in line
 
 
+READ_ONLY = """
+def remount(how):
+    subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
+def die(work):
+    if not os.fork():
+        work()
+        os._exit(0)
+    os.wait()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["closed", "killed"])
+@pytest.mark.parametrize("journal", [False, True], ids=["database", "journal"])
+def test_a_history_on_a_read_only_disk_is_read_whole_and_refuses_every_write(killed, journal, tmp_path):
+    """A process that was killed leaves photos in the log or in the journal."""
+    lines = run_on_small_disk(
+        tmp_path,
+        READ_ONLY
+        + f"""
+killed, journal = {killed}, {journal}
+"""
+        + """
+def fill():
+    history = FeatureHistory(path, journal=journal)
+    history.set_label("photo1", "a cat")
+    for number in range(12):
+        store(history, number)
+    if not killed:
+        history.close()
+die(fill)
+assert (disk / "p.sqlite3.journal").exists() == (killed and journal)
+assert (disk / "p.sqlite3-wal").exists() == killed
+remount("ro")
+files = {file: file.read_bytes() for file in disk.iterdir()}
+with FeatureHistory(path, or_read_only=True) as history:
+    assert numbers(history) == list(range(12))
+    assert history.labels() == {"photo1": "a cat"} and history.recovered is None
+    assert history.look("s", "photo3")[1] and not history.look("s", "photo99")[1]
+    history.verify()
+    history.export(Path(sys.argv[1]).parent / "out.zip")
+    for write in (lambda: store(history, 99), lambda: history.set_label("photo1", "a dog"), history.erase,
+                  lambda: history.erase("photo1"), lambda: history.erase(space="s"), history.scrub,
+                  history.forget_likely):
+        attempt(write)
+    assert files == {file: file.read_bytes() for file in disk.iterdir()}
+    version = history.version()
+    remount("rw")
+    with FeatureHistory(path) as other:
+        store(other, 12)
+    remount("ro")
+    assert numbers(history) == list(range(13)) and history.version() > version
+print(history.refusal)
+""",
+    )
+    assert len(lines) == 8
+    assert lines == [f"{tmp_path / 'disk'} cannot hold a history (Read-only file system); check its rights"] * 8
+
+
+def test_what_cannot_be_read_on_a_read_only_disk_is_one_clear_error(tmp_path):
+    lines = run_on_small_disk(
+        tmp_path,
+        READ_ONLY
+        + """
+import sqlite3
+with FeatureHistory(path) as history:
+    store(history, 1)
+(disk / "damaged").write_bytes(b"SQLite format 3" + bytes(5000))
+with sqlite3.connect(disk / "foreign") as database:
+    database.execute("create table mine (x)")
+database.close()
+remount("ro")
+for name in ("new", "damaged", "foreign"):
+    attempt(lambda: FeatureHistory(disk / name, or_read_only=True))
+""",
+    )
+    refused = f"{tmp_path / 'disk'} cannot hold a history (Read-only file system); check its rights"
+    assert lines[0] == refused
+    assert lines[1].startswith(f"{refused}; and damaged cannot be read there (")
+    assert "foreign is a database of another program" in lines[2]
+
+
 def test_a_history_that_cannot_grow_says_so_where_no_disk_can_be_mounted(tmp_path):
     path = tmp_path / "p.sqlite3"
     with FeatureHistory(path, capacity=10_000) as history:
