@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from executorch.extension.pybindings import portable_lib
-from executorch.runtime import Runtime, Verification
 
 from refocus.edge.bundle.manifest import Artifact
 from refocus.edge.bundle.personal_weights import TENSORS, PersonalWeights
@@ -28,12 +25,21 @@ from refocus.edge.bundle.verified_files import Content
 from refocus.edge.bundle.weight_patching import weight_file_of
 from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.runtimes.base import EXECUTORCH_PROGRAM, EXECUTORCH_WEIGHTS, Program, Source, in_one_line
+from refocus.edge.runtimes.library_news import without_native_lines, without_warning
 from refocus.edge.runtimes.placement import Part, Ran, no_profile, parts_of
+
+# A torch newer than the packages beside it warns of a call of theirs, which no user can change.
+with without_warning("torch.utils._pytree", "register_constant() on Enum subclasses is deprecated"):
+    import torch
+    from executorch.extension.pybindings import portable_lib
+    from executorch.runtime import Runtime, Verification
 
 VERSION = version("executorch")
 METHOD, PORTABLE = "forward", "portable"
 _NATIVE = "native_call_"  # before the name of a portable operator in an ETDump
 _PTD_DATA = slice(32, 40)  # where a .ptd file says how long everything before its numbers is
+# What the pool of threads says of files that only phones have, and that it is of the size that was asked for.
+_OF_THE_POOL = rb"\[cpuinfo_utils\.cpp:\d+\] |\[threadpool\.cpp:\d+\] Resetting threadpool to "
 logger = logging.getLogger(__name__)
 _pool, _pool_is_settled = threading.Lock(), False
 
@@ -49,11 +55,12 @@ def threads_of_process(asked: int) -> int:
     """
     global _pool_is_settled
     with _pool:
+        if not _pool_is_settled:
+            with without_native_lines(_OF_THE_POOL):
+                if asked not in (0, portable_lib._threadpool_get_thread_count()):
+                    portable_lib._unsafe_reset_threadpool(asked)
+            _pool_is_settled = True
         found: int = portable_lib._threadpool_get_thread_count()
-        if not _pool_is_settled and asked not in (0, found):
-            portable_lib._unsafe_reset_threadpool(asked)
-            found = portable_lib._threadpool_get_thread_count()
-        _pool_is_settled = True
         return found
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 
 import pytest
+
+from refocus.edge.runtimes.library_news import without_native_lines, without_warning
 
 # One process forks a fresh one for each order of loads: what comes first decides for all of a process.
 ORDERS = """
@@ -20,8 +23,8 @@ from refocus.benchmarks.document.schema import Conditions
 from refocus.benchmarks.rows import stages
 from refocus.benchmarks.rows.recorder import Table
 from refocus.edge.bundle import Artifact
-from executorch.extension.pybindings import portable_lib
-from refocus.edge.runtimes import load_artifact
+from refocus.edge.runtimes import executorch, load_artifact
+portable_lib = executorch.portable_lib
 
 folder, photo = Path(sys.argv[1]), {"photo": np.ones((1, 3, 96, 96), np.float32)}
 artifact = msgspec.json.decode((folder / "artifact.json").read_bytes(), type=Artifact)
@@ -118,6 +121,30 @@ def test_threads_that_are_left_to_executorch_are_told_and_never_changed_under_a_
     assert default["threads"] == default["pool"] == other["threads"] == other["pool"] != 7
     assert default["ran_on"] == "XnnpackBackend"
     assert "not the 7 that were asked for" in other["ran_on"]
+
+
+def test_what_the_library_says_of_itself_is_not_said(found):
+    for words in ("cpuinfo", "threadpool", "register_constant"):
+        assert words not in found["stderr"]
+
+
+def test_lines_of_native_code_that_nobody_knows_are_kept(capfd):
+    with pytest.raises(ValueError, match="broken"), without_native_lines(rb"\[cpuinfo\] |\[pool\] Resetting "):
+        os.write(2, b"[cpuinfo] no such file\n[pool] Resetting to 1\n[pool] no memory\nand why")
+        raise ValueError("broken")
+    os.write(2, b"; later\n")
+    assert capfd.readouterr().err == "[pool] no memory\nand why; later\n"
+
+
+def test_a_warning_is_left_out_by_its_words_and_others_are_not(caplog):
+    def warn():
+        logging.getLogger("some.library").warning("this call is deprecated")
+
+    with without_warning("some.library", "is deprecated"):
+        warn()
+        logging.getLogger("some.library").warning("something is wrong")
+    warn()
+    assert caplog.messages == ["something is wrong", "this call is deprecated"]
 
 
 def test_the_bench_has_no_row_for_threads_on_which_nothing_ran(found):
