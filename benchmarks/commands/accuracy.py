@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from refocus.benchmarks.commands.bench import register as register_bench
+from refocus.benchmarks.commands.outputs import naming, ready
 from refocus.edge.commands import MEASURE, Json, ThreadsOption, print_json, track
 from refocus.edge.files import write_file
 
@@ -46,7 +47,9 @@ def accuracy(
     out: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
     as_json: Json = False,
 ) -> None:
-    """Replay labelled photos of many people through every target of a bundle, and say what each costs each person.
+    """Replay labelled photos of many people through every target of a bundle.
+
+    Says how often each target is right for each person, with the history and for the photo alone.
 
     Native heads are targets too, each behind the first encoder whose features it accepts.
     """
@@ -61,6 +64,8 @@ def accuracy(
     from refocus.edge.bundle import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
 
+    if out is not None:
+        ready(out)
     loaded = load_bundle(bundle)
     photos, who = read_labelled(data, person, label, split, photos_per_person), ""
     if not training_photos:
@@ -81,43 +86,57 @@ def accuracy(
         + ("" if shares else " --no-shares")
         + (" --with-training-photos" if training_photos else "")
     )
-    if out is not None:
-        write_file(out, json.dumps(document, indent=2) + "\n")
-    if record:
-        record_accuracy(loaded, document, head)
-    if as_json:
-        print_json(document)
-    else:
-        _print(document)
+    try:
+        if out is not None:
+            with naming(out):
+                write_file(out, json.dumps(document, indent=2) + "\n")
+        if record:
+            record_accuracy(loaded, document, head)
+    finally:  # what was measured is seen even where it cannot be written
+        if as_json:
+            print_json(document)
+        else:
+            _print(document)
 
 
 def _print(document: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     about = document["accuracy_of_targets"]
     title = f"{about['photos']} photos of {about['people']} people, {about['data']}"
-    against = f"against {about['reference']}"
-    table = Table("target", "with history", "photo alone", "worst tenth", against, "people worse / better", title=title)
-    if about["people"] == 1 and len(document["rows"]) > 1:
-        table.caption = "the photos are one person's: no interval over people, and so no difference to the reference"
+    both, people, points = "with history / photo alone", "people worse / better", partial(Column, no_wrap=True)
+    table = Table(
+        "target", both, points("gain of the history"), people, f"worst tenth: {both}", title=title, caption=_GAIN
+    )
+    if about["people"] == 1:
+        table.caption = "the photos are one person's: no interval over people, and so no differences"
     for row in document["rows"]:
-        change = row.get("change")
+        gain = row.get("gain")
         table.add_row(
             row["target"],
-            f"{row['delivered']:.2%}",
-            f"{row['plain']:.2%}",
-            f"{row['worst_decile']:.2%}",
-            _points(change) if change else "",
-            f"{row['made_worse']:.0%} / {row['made_better']:.0%}" if change else "",
+            f"{row['delivered']:.2%} / {row['plain']:.2%}",
+            _points(gain) if gain else "",
+            f"{row['worse_than_alone']:.0%} / {row['better_than_alone']:.0%}" if gain else "",
+            f"{row['worst_decile']:.2%} / {row['plain_worst_decile']:.2%}",
         )
     console = Console()
     console.width = max(console.width, 110)  # a row in pieces cannot be read
     console.print(table)
+    changed = [row for row in document["rows"] if "change" in row]
+    if changed:
+        title = f"against {about['reference']}, with the same photos"
+        table = Table("target", points("with history"), people, points("photo alone"), title=title, caption=_CHANGE)
+        for row in changed:
+            share = f"{row['made_worse']:.0%} / {row['made_better']:.0%}"
+            table.add_row(row["target"], _points(row["change"]), share, _points(row["plain_change"]))
+        console.print(table)
     if any("label_sets" in row for row in document["rows"]):
         console.print(label_sets_table(document["rows"]))
 
 
+_CHANGE = "points, with 95 % intervals over people"
+_GAIN = "gain: points over the same photo alone, with its 95 % interval over people"
 _OF_GAINS = "gains: points, with 95 % intervals over people; control: gain of the average precision, of the same photos"
 
 

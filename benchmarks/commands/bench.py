@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from refocus.benchmarks.commands.outputs import naming, ready
 from refocus.edge.commands import MEASURE, Json, ThreadsOption, words
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def run_bench(
 ) -> None:
     """Measure bundles on this machine or device. See also: refocus bench compare, report and suite (--help each)."""
     from refocus.benchmarks import modes
-    from refocus.benchmarks.document.schema import BenchError, write_document
+    from refocus.benchmarks.document.schema import BenchError
     from refocus.benchmarks.run import Labelled, Plan, run
 
     conditions, mode = _conditions(quick, queries, seconds)
@@ -140,17 +142,17 @@ def run_bench(
         _choose(bundles, plan, forget_choice, as_json)
         return
     command = "refocus bench " + " ".join(_without_paths([word for word in sys.argv[1:] if word != "--quiet"][1:]))
+    file = _file_in(out)
     if host:
-        _deliver(_measure_board(ctx, Path(wheel) if wheel else None), _file_in(out), as_json)
+        _deliver(_measure_board(ctx, Path(wheel) if wheel else None), file, as_json)
         return
     if device == "android":
         lasting = modes.duration_seconds(sustained) if sustained else 0.0
         document = _measure_phone(bundles, plan, runner, serial, command, lasting, paired)
-        _deliver(document, _file_in(out), as_json)
+        _deliver(document, file, as_json)
         return
     if sustained and paired:
         raise BenchError("--sustained and --paired exclude each other; give one")
-    file = _file_in(out)
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
         if paired:
             document = modes.pair(bundles, plan, Path(scratch), command)
@@ -158,8 +160,7 @@ def run_bench(
             lasting = modes.duration_seconds(sustained)
             document = modes.sustained(bundles, plan, Path(scratch), command, lasting)
         else:
-            keep = partial(write_document, path=file) if file else (lambda found: None)
-            document = run(bundles, plan, Path(scratch), command, logger.info, keep)
+            document = run(bundles, plan, Path(scratch), command, logger.info, partial(_keep, file))
     _deliver(document, file, as_json)
 
 
@@ -207,19 +208,32 @@ def _choose(bundles: list[Path], plan: Any, forget: bool, as_json: bool) -> None
         print_result(msgspec.to_builtins(found), lines(found), as_json)
 
 
+def _keep(target: Path | None, document: Any) -> None:
+    """Writes what a run has so far; where that fails, the run goes on, and the whole document is written or not."""
+    from refocus.benchmarks.document.schema import write_document
+
+    if target is not None:
+        with contextlib.suppress(OSError):
+            write_document(document, target)
+
+
 def _deliver(document: Any, target: Path | None, as_json: bool) -> None:
+    """Writes the document and prints it, which it does even where it cannot be written."""
     import msgspec
 
     from refocus.benchmarks.document.schema import write_document
     from refocus.benchmarks.report.text import print_document
 
-    if target is not None:
-        write_document(document, target)
-        logger.info(f"{target}")
-    if as_json:
-        sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
-    else:
-        print_document(document)
+    try:
+        if target is not None:
+            with naming(target):
+                write_document(document, target)
+            logger.info(f"{target}")
+    finally:
+        if as_json:
+            sys.stdout.buffer.write(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        else:
+            print_document(document)
 
 
 def _measure_phone(
@@ -284,7 +298,11 @@ def _without_paths(words: list[str]) -> list[str]:
 
 
 def _file_in(folder: Path | None) -> Path | None:
-    """A new file for the document."""
+    """A new file for the document, which can be written.
+
+    Raises:
+        RefocusError: it cannot.
+    """
     from datetime import datetime
 
     from refocus.benchmarks.document.schema import BenchError
@@ -293,8 +311,9 @@ def _file_in(folder: Path | None) -> Path | None:
         return None
     if folder.exists() and not folder.is_dir():
         raise BenchError(f"--out {folder} is a file; give a folder, which gets one document per run")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json"
+    file = folder / f"bench-{datetime.now():%Y%m%d-%H%M%S}.json"
+    ready(file)
+    return file
 
 
 @bench.command()
@@ -348,6 +367,9 @@ def install(
     from refocus.edge.commands import print_json
     from refocus.edge.files import write_file
 
+    if out is not None:
+        ready(out)
+
     def machine() -> Any:
         from refocus.benchmarks.devices import describe
 
@@ -355,11 +377,18 @@ def install(
 
     document = measure(bundle, photo, rounds, machine, logger.info)
     document["command"] = f"refocus bench install BUNDLE --photo {photo.name} --rounds {rounds}"
-    if out is not None:
-        write_file(out, (json.dumps(document, indent=1) + "\n").encode())
-    if as_json:
-        print_json(document)
-        return
+    try:
+        if out is not None:
+            with naming(out):
+                write_file(out, (json.dumps(document, indent=1) + "\n").encode())
+    finally:
+        if as_json:
+            print_json(document)
+        else:
+            _print_install(document)
+
+
+def _print_install(document: dict[str, Any]) -> None:
     for state, ratio in document["ratio"].items():
         typer.echo(
             f"files {state}: {ratio['mean']:.2f} times bare ONNX Runtime ({ratio['low']:.2f} to {ratio['high']:.2f})"

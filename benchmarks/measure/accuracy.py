@@ -263,8 +263,8 @@ def check_labels(photos: Photos, known: Sequence[str], several: bool = False) ->
 
 
 def summarise(judged: Sequence[Evaluation], photos: Photos, who: str = "") -> dict[str, Any]:
-    """The results document: every target, and its paired difference to the first; none where all photos are one
-    person's, because it would have no interval.
+    """The results document: every target, and its paired differences to the photo alone and to the first target; none
+    where all photos are one person's, because they would have no interval.
 
     Args:
         who: what is said of whom the figures are of, see :func:`without_training_photos`.
@@ -299,8 +299,13 @@ def _row(row: Evaluation, shares: np.ndarray, before: np.ndarray, sizes: np.ndar
         "delivered": delivered,
         "plain": plain,
         "worst_decile": worst_tenth(shares[:, 0]),
+        "plain_worst_decile": worst_tenth(shares[:, 1]),
         **sets,
     }
+    if len(sizes) > 1:
+        gain = shares[:, 0] - shares[:, 1]
+        found["gain"] = bootstrap_mean(gain, sizes).as_dict()
+        found["worse_than_alone"], found["better_than_alone"] = float((gain < 0).mean()), float((gain > 0).mean())
     if shares is not before and len(sizes) > 1:
         change = shares[:, 0] - before[:, 0]
         found["change"] = bootstrap_mean(change, sizes).as_dict()

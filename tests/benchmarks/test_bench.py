@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from refocus.benchmarks import modes
+from refocus.benchmarks.commands.bench import _deliver, _keep
 from refocus.benchmarks.devices.energy import EnergyMeter, energy_of
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, decode_document, read_document, write_document
@@ -18,7 +19,7 @@ from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.rows import cold_start, stages
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import GROUPS, Labelled, Plan, run
-from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import STAGES
 
@@ -293,6 +294,20 @@ def test_power_is_of_the_time_that_the_photos_took_and_not_of_the_time_asked_for
 def test_conditions_are_not_dropped_for_those_of_a_quick_run(refocus, assert_one_clear_line, bundle, words, named):
     done = refocus("bench", bundle.folder, "--quick", *words)
     assert_one_clear_line(done, f"--quick has conditions of its own; leave out --quick, or {named}")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_measured(refocus, assert_one_clear_line, bundle):
+    done = refocus("bench", bundle.folder, "--only", "stages", "--queries", 4, "--seconds", 0.01, "--out", "/proc/self")
+    assert_one_clear_line(done, "--out /proc/self/bench-", "cannot be written")
+    assert done.stdout == ""
+
+
+def test_a_document_that_cannot_be_written_is_printed_and_its_own_path_is_named(document, tmp_path, capsys):
+    lost = tmp_path / "removed meanwhile" / "bench.json"
+    _keep(lost, document)  # while it is measured: the run goes on
+    with pytest.raises(RefocusError, match="removed meanwhile/bench.json cannot be written"):
+        _deliver(document, lost, as_json=False)
+    assert "overhead" in capsys.readouterr().out
 
 
 def test_the_page_of_the_format_has_every_field_and_no_other():

@@ -22,6 +22,7 @@ from refocus.benchmarks.measure.accuracy import (
     summarise,
     without_training_photos,
 )
+from refocus.cloud_train.report.results_page import write_results_page
 from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, photo_hash, write_manifest
 from refocus.edge.errors import BundleError
 
@@ -213,6 +214,63 @@ def test_a_share_of_people_and_their_worst_tenth_do_not_count_streams():
     assert row["worst_decile"] == pytest.approx((2 / 3 + 1) / 2)
 
 
+def test_what_the_history_costs_some_people_is_not_hidden_by_its_mean_gain(capsys):
+    photos = people_with_streams(people=20, streams=2)
+    alone = np.zeros((20, 2), bool)
+    alone[:10, 1] = True  # half are right alone
+    served = np.where(np.arange(20)[:, None] < 15, [[True, False]], False) | alone
+    right = dict.fromkeys(photos.people, served)
+    for stream in ("7 0", "7 1"):
+        right[stream] = alone
+    document = summarise([Evaluation("fp32", right)], photos)
+    (row,) = document["rows"]
+    assert row["gain"]["mean"] == pytest.approx((19 * 0.25 - 0.5) / 20)
+    assert row["gain"]["low"] < row["gain"]["mean"] < row["gain"]["high"]
+    assert (row["worse_than_alone"], row["better_than_alone"]) == (1 / 20, 19 / 20)
+    assert (row["worst_decile"], row["plain_worst_decile"]) == (0.375, 0.5)
+    _print(document)
+    shown = capsys.readouterr().out
+    for part in ("+21.25 (", "5% / 95%", "37.50% / 50.00%"):
+        assert part in shown
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_replayed(
+    refocus, assert_one_clear_line, bundle, labelled, tmp_path
+):
+    (tmp_path / "file").write_text("")
+    nobody = tmp_path / "file" / "accuracy.json"
+    done = refocus("accuracy", bundle.folder, "--data", labelled, "--out", nobody)  # it says more once photos are read
+    assert_one_clear_line(done, f"--out {nobody} cannot be written")
+    assert done.stdout == ""
+
+
+def test_a_document_is_written_into_a_new_folder(refocus, bundle, labelled, tmp_path):
+    out = tmp_path / "new" / "folder" / "accuracy.json"
+    done = refocus("accuracy", bundle.folder, "--data", labelled, "--split", "test", "--out", out, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(out.read_text()) == json.loads(done.stdout)
+
+
+def page_of(document, folder):
+    (folder / "results").mkdir(parents=True)
+    (folder / "results" / "one.json").write_text(json.dumps({**document, "command": "refocus accuracy BUNDLE"}))
+    write_results_page(folder / "results", folder / "page.md")
+    return (folder / "page.md").read_text()
+
+
+def test_a_page_of_an_older_document_has_no_table_of_what_it_does_not_hold(tmp_path):
+    photos = people_with_streams(people=5, streams=2)
+    document = summarise(judged_twice(photos, np.random.default_rng(0)), photos)
+    rows = [line for line in page_of(document, tmp_path / "new").splitlines() if line.startswith("| w8a8")]
+    assert [row.count("|") - 1 for row in rows] == [7, 4]
+    for row in document["rows"]:
+        for name in ("gain", "worse_than_alone", "better_than_alone", "plain_worst_decile"):
+            del row[name]
+    page = page_of(document, tmp_path / "old")
+    assert page.count("| w8a8") == 1
+    assert "by the history" not in page
+
+
 def test_the_photos_of_one_person_give_no_interval(bundle, tmp_path, capsys):
     photos = people_with_streams(people=1, streams=10)
     both = judged_twice(photos, np.random.default_rng(0))
@@ -221,6 +279,7 @@ def test_the_photos_of_one_person_give_no_interval(bundle, tmp_path, capsys):
     )
     row = document["rows"][1]
     assert "change" not in row
+    assert "gain" not in row
     assert "plain_change" not in row
     _print(document)
     assert "no interval over people" in capsys.readouterr().out
