@@ -7,7 +7,7 @@ import itertools
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,8 +79,17 @@ def _whole(recognizer: Recognizer, target: Target) -> object:
     return recognizer.recognize(target.album.next(), "photo")
 
 
-def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Document:
+def pair(
+    folders: Sequence[Path],
+    plan: Plan,
+    scratch: Path,
+    command: str,
+    say: Callable[[str], object] = lambda _: None,
+) -> Document:
     """Two bundles' wholes in turns.
+
+    Args:
+        say: is told which target is measured, where others were possible.
 
     Raises:
         BenchError: not two bundles, or they have no target in common that runs here.
@@ -88,10 +97,12 @@ def pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str) -> Do
     if len(folders) != 2:
         raise BenchError(f"--paired compares two bundles, A and B; {len(folders)} were given")
     with open_device(plan.device, plan.start_below) as device:
-        return _pair(folders, replace(plan, provider=plan.provider or device.provider), scratch, command, device)
+        return _pair(folders, replace(plan, provider=plan.provider or device.provider), scratch, command, device, say)
 
 
-def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, device: Device) -> Document:
+def _pair(
+    folders: Sequence[Path], plan: Plan, scratch: Path, command: str, device: Device, say: Callable[[str], object]
+) -> Document:
     began, missing = time.perf_counter(), list[Missing]()
     a, b = (_one_of(folder, plan, scratch / side, missing) for folder, side in zip(folders, "AB", strict=True))
     common = [target for target in a if target in b]
@@ -100,6 +111,8 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
             f"A runs {', '.join(map(':'.join, a))} here and B {', '.join(map(':'.join, b))}: nothing in"
             " common; choose with --runtime and --precision"
         )
+    if len(a) > 1 or len(b) > 1:
+        say(_which(a, b, common))
     one, other = a[common[0]], b[common[0]]
     one.name, other.name = f"A {one.name}", f"B {other.name}"
     how = paired.QUICK if plan.mode == "quick" else paired.Plan()
@@ -118,6 +131,13 @@ def _pair(folders: Sequence[Path], plan: Plan, scratch: Path, command: str, devi
         **{name: getattr(found, name) for name in ("answer", "sentence", "ratio", "low", "high", "by_load")},
     )
     return _document(command, "paired", began, missing, tables, paired=result)
+
+
+def _which(a: Iterable[tuple[str, str]], b: Iterable[tuple[str, str]], common: Sequence[tuple[str, str]]) -> str:
+    """The target that two bundles are compared by, though nobody asked for it alone."""
+    here = "; ".join(f"{name} runs {', '.join(map(':'.join, each))} here" for name, each in (("A", a), ("B", b)))
+    which = "the only target" if len(common) == 1 else "the first target"
+    return f"{':'.join(common[0])} is measured, {which} in common ({here}); --runtime and --precision choose"
 
 
 def _one_of(folder: Path, plan: Plan, scratch: Path, missing: list[Missing]) -> dict[tuple[str, str], Target]:

@@ -134,18 +134,19 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
 
 
 def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
-    can, cannot = runnable(bundle, plan.head, behind=False, threads=plan.threads)
+    def wanted(target: tuple[str, str]) -> bool:
+        runtime, precision = target
+        return (not plan.runtimes or runtime in plan.runtimes) and (
+            not plan.precisions or bool(find_precision(precision, plan.precisions))
+        )
+
+    can, cannot = runnable(bundle, plan.head, behind=False, threads=plan.threads, wanted=wanted)
     missing += [Missing(what=f"{name} {target}", why=why) for target, why in cannot.items()]
-    wanted = [
-        (runtime, precision)
-        for (runtime, precision), _ in can
-        if (not plan.runtimes or runtime in plan.runtimes)
-        and (not plan.precisions or find_precision(precision, plan.precisions))
-    ]
-    if not wanted:
-        has = ", ".join(":".join(target) for target, _ in can) or "nothing"
+    if not can:
+        others, _ = runnable(bundle, plan.head, behind=False, threads=plan.threads)
+        has = ", ".join(":".join(target) for target, _ in others) or "nothing"
         raise BenchError(f"{bundle.folder}: none of the requested targets can run on this machine; {has} can")
-    return wanted
+    return [target for target, _ in can]
 
 
 def run(

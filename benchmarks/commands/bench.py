@@ -155,7 +155,7 @@ def run_bench(
         raise BenchError("--sustained and --paired exclude each other; give one")
     with tempfile.TemporaryDirectory(prefix="refocus-bench-") as scratch:
         if paired:
-            document = modes.pair(bundles, plan, Path(scratch), command)
+            document = modes.pair(bundles, plan, Path(scratch), command, logger.info)
         elif sustained:
             lasting = modes.duration_seconds(sustained)
             document = modes.sustained(bundles, plan, Path(scratch), command, lasting)

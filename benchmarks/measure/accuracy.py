@@ -346,7 +346,11 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
 
 
 def runnable(
-    bundle: Bundle, head: str = "", behind: bool = True, threads: int = 1
+    bundle: Bundle,
+    head: str = "",
+    behind: bool = True,
+    threads: int = 1,
+    wanted: Callable[[tuple[str, str]], bool] = lambda _: True,
 ) -> tuple[list[tuple[tuple[str, str], str]], dict[str, str]]:
     """Encoders with the target of a head behind each (:func:`refocus.edge.recognize.head_targets`) that this machine
     can load, and why it cannot load the others, by that target.
@@ -354,10 +358,13 @@ def runnable(
     Args:
         behind: False: each encoder once, with the head that serves there, which has no name then.
         threads: those that they are used with in this process.
+        wanted: which encoders are tried, by runtime and precision: a runtime that serves none of them is not loaded.
     """
     can, cannot = [], {}
     name = bundle.manifest.head(head).name
     for target, own in head_targets(bundle, name) if behind else [(target, "") for target in bundle.targets(head)]:
+        if not wanted(target):
+            continue
         try:
             Recognizer(bundle, None, *target, threads, head=head, head_target=own).close()
             can.append((target, own))

@@ -134,14 +134,20 @@ def _cut(count: int, tail: float) -> int:
 
 
 def decide(ratio: float, low: float, high: float) -> tuple[Answer, str]:
-    """Better, worse, or no difference seen: only what is certainly larger than the margin counts."""
+    """Better, worse, or no difference seen: only what is certainly larger than the margin counts.
+
+    An interval on one side of zero that reaches within the margin needs a word: it looks like a difference.
+    """
     interval = f"{ratio - 1:+.1%} ({LEVEL:.0%} interval {low - 1:+.1%} to {high - 1:+.1%})"
     if low > 1 + MARGIN:
         return "B is slower", f"B is slower than A by {interval}"
     if high < 1 / (1 + MARGIN):
         return "B is faster", f"B is faster than A: {interval}"
     most = max(high - 1, 1 - low)
-    return "no difference seen", f"no difference seen: {interval}; one of up to {most:.1%} would not have been noticed"
+    one_side = low > 1 or high < 1
+    within = f", which may be less than {MARGIN:.0%}, as two loads of one thing may differ" if one_side else ""
+    noticed = f"one of up to {most:.1%} would not have been noticed"
+    return "no difference seen", f"no difference seen: {interval}{within}; {noticed}"
 
 
 def _joined(runs: Sequence[dict[str, Series]], name: str) -> Series:

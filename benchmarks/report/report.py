@@ -11,6 +11,7 @@ from refocus.benchmarks.report.charts import accuracy_charts, charts
 from refocus.benchmarks.report.text import (
     HEADINGS,
     RATIO_HEADINGS,
+    RATIO_NOTE,
     advice,
     cells,
     facts,
@@ -86,8 +87,9 @@ def _section(name: str, document: Document) -> str:
         rows = [_row(row) for row in document.rows if (row.bundle, row.target) == (bundle, target)]
         parts.append(f"<h3>{escape(bundle)} {escape(target)}</h3>{table(HEADINGS, rows)}")
     if document.ratios:
-        rows = ["".join(f"<td>{escape(cell)}</td>" for cell in ratio_cells(ratio)) for ratio in document.ratios]
-        parts.append("<h3>Timed in turns in one run</h3>" + table(RATIO_HEADINGS, rows))
+        found = [ratio_cells(ratio, document.rows) for ratio in document.ratios]
+        rows = ["".join(f"<td>{escape(cell)}</td>" for cell in one) for one in found]
+        parts.append(f"<h3>Timed in turns in one run</h3>{table(RATIO_HEADINGS, rows)}<p>{escape(RATIO_NOTE)}</p>")
     return "".join(parts)
 
 

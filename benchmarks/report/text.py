@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from refocus.benchmarks.document.schema import Document, Paired, Ratio, Row, Verdict
 
 RATIO_HEADINGS = ("group", "what", "over", "ratio", "95 % interval")
+RATIO_NOTE = "in brackets: one of the two rows is not valid"
 MOST_OPERATORS = 3  # named of a part
 HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "verdict")
 
@@ -20,9 +21,12 @@ def cells(row: Row) -> tuple[str, ...]:
     return (row.group, per_photo, row.at, *shown, str(s.count), verdict_text(row.verdict))
 
 
-def ratio_cells(r: Ratio) -> tuple[str, ...]:
-    """One ratio, a cell per heading."""
-    return r.group, f"{r.name} ({r.bundle} {r.target})", r.over, f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
+def ratio_cells(r: Ratio, rows: Sequence[Row]) -> tuple[str, ...]:
+    """One ratio, a cell per heading. Its figures stand in brackets where a row of its two is not valid."""
+    of_it = [row for row in rows if (row.bundle, row.target, row.group) == (r.bundle, r.target, r.group)]
+    valid = all(row.verdict.valid for row in of_it if {row.name, row.at} & {r.name, r.over})
+    figures = f"{r.ratio:.3f}", f"{r.low:.3f} to {r.high:.3f}"
+    return (r.group, f"{r.name} ({r.bundle} {r.target})", r.over, *(figures if valid else map("({})".format, figures)))
 
 
 def milliseconds(value: float) -> str:
@@ -97,9 +101,9 @@ def print_document(document: Document) -> None:
                 table.add_row(*cells(row), style="" if row.verdict.valid else "dim")
         console.print(table)
     if document.ratios:
-        table = Table(*RATIO_HEADINGS, title="timed in turns in one run")
+        table = Table(*RATIO_HEADINGS, title="timed in turns in one run", caption=RATIO_NOTE)
         for ratio in document.ratios:
-            table.add_row(*ratio_cells(ratio))
+            table.add_row(*ratio_cells(ratio, document.rows))
         console.print(table)
     if document.paired is not None:
         console.print(paired_text(document.paired), highlight=False, markup=False)
@@ -108,7 +112,8 @@ def print_document(document: Document) -> None:
 
 
 def paired_text(paired: Paired) -> str:
-    return f"A is {paired.a}, B is {paired.b}: {paired.sentence}"
+    """The answer, and which bundle is A and which B; a document has these letters before their names already."""
+    return f"A is {paired.a.removeprefix('A ')}, B is {paired.b.removeprefix('B ')}: {paired.sentence}"
 
 
 _README = (

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from refocus.benchmarks import modes
 from refocus.benchmarks.commands.bench import _deliver, _keep
@@ -18,10 +20,12 @@ from refocus.benchmarks.measure.machine_monitor import MachineMonitor, StartBelo
 from refocus.benchmarks.measure.target import Target, read_album
 from refocus.benchmarks.rows import cold_start, stages
 from refocus.benchmarks.rows.recorder import Table
-from refocus.benchmarks.run import GROUPS, Labelled, Plan, run
+from refocus.benchmarks.run import GROUPS, Labelled, Plan, run, targets_of
+from refocus.edge.bundle import write_manifest
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 from refocus.edge.photos.preprocess import preprocess
 from refocus.edge.recognize.recognizer import STAGES
+from refocus.edge.runtimes import RUNTIMES
 
 FEW = Conditions(min_queries=4, min_seconds=0.0, warm_up=1)
 
@@ -186,6 +190,19 @@ def test_a_plan_that_cannot_be_is_refused(bundle, plan, message, tmp_path):
         run([bundle.folder], few(**plan), tmp_path, "x")
 
 
+@pytest.mark.parametrize(("runtimes", "tried"), [((), True), (("onnxruntime",), False)])
+def test_a_runtime_that_is_not_asked_for_is_not_loaded(bundle, tmp_path, monkeypatch, runtimes, tried):
+    monkeypatch.setitem(RUNTIMES, "executorch", ("no_such_module", "executorch"))  # it is said if it is tried
+    shutil.copytree(bundle.folder, tmp_path / "b")
+    also = tuple(structs.replace(artifact, runtime="executorch") for artifact in bundle.manifest.artifacts)
+    write_manifest(tmp_path / "b", structs.replace(bundle.manifest, artifacts=(*bundle.manifest.artifacts, *also)))
+    (tmp_path / "scratch").mkdir()
+    missing = []
+    found = [*targets_of([tmp_path / "b"], few(runtimes=runtimes), tmp_path / "scratch", missing)]
+    assert [target.target_name for target in found] == ["onnxruntime:fp32"]
+    assert [lacking.what for lacking in missing] == ["b executorch:fp32"] * tried
+
+
 def test_photos_that_are_none_are_refused(bundle, tmp_path):
     (tmp_path / "a.jpg").write_bytes(b"no photo")
     with pytest.raises(BenchError, match="can be decoded"):
@@ -235,6 +252,22 @@ def test_two_bundles_are_measured_in_turns(bank_bundle, tmp_path, monkeypatch):
     assert found.paired.low <= found.paired.ratio <= found.paired.high
     assert len(found.paired.by_load) == found.paired.loads == 8
     assert [row.summary.count for row in found.rows] == [32, 32]
+
+
+def test_a_target_that_nobody_chose_for_two_bundles_is_said(bank_bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(modes.paired, "QUICK", modes.paired.Plan(loads=8, pairs=1, min_seconds=0.0))
+    one, fewer, said = bank_bundle, tmp_path / "fewer", []
+    shutil.copytree(one.folder, fewer)
+    kept = tuple(artifact for artifact in one.manifest.artifacts if artifact.precision == "fp16")
+    bank, files = one.manifest.bank, {artifact.file for artifact in kept}
+    bank = structs.replace(bank, weight_files=tuple(each for each in bank.weight_files if each.artifact in files))
+    write_manifest(fewer, structs.replace(one.manifest, artifacts=kept, bank=bank))
+    (tmp_path / "scratch").mkdir()
+    plan = Plan(mode="quick", photos=one.folder.parent / "parity")
+    found = modes.pair([one.folder, fewer], plan, tmp_path / "scratch", "x", said.append)
+    measured, targets = found.ran[0].target, [":".join(target) for target in one.targets()]
+    assert said == [f"{measured} is measured, the only target in common (A runs {', '.join(targets)} here; B runs {measured}"
+                    " here); --runtime and --precision choose"]  # fmt: skip
 
 
 def test_one_bundle_cannot_be_paired(bundle, tmp_path):

@@ -25,6 +25,7 @@ from refocus.benchmarks.document.schema import (
     Paired,
     Photos,
     Ran,
+    Ratio,
     Row,
     write_document,
 )
@@ -35,6 +36,7 @@ from refocus.benchmarks.measure.verdict import other_load, verdict_of, waited
 from refocus.benchmarks.report.charts import new_axes, pareto, svg
 from refocus.benchmarks.report.compare import changes, compare, obstacles
 from refocus.benchmarks.report.report import write_report
+from refocus.benchmarks.report.text import paired_text, ratio_cells
 
 # ---- paired: the decision on simulated runs
 
@@ -70,6 +72,15 @@ def test_five_percent_slower_is_found():
 
 def test_half_a_percent_is_nothing_to_act_on():
     assert answers(0.005, 60).count("no difference seen") == 60
+
+
+def test_an_interval_that_leaves_zero_out_and_is_no_difference_says_why():
+    within = "which may be less than 1%, as two loads of one thing may differ"
+    answer, sentence = decide(0.953, 0.839, 0.996)
+    assert answer == "no difference seen"
+    assert "-4.7% (99% interval -16.1% to -0.4%), " + within in sentence
+    assert within in decide(1.02, 1.005, 1.03)[1]
+    assert within not in decide(1.0, 0.98, 1.03)[1]
 
 
 def test_the_interval_of_eight_loads_is_their_range():
@@ -344,6 +355,26 @@ def test_the_report_has_every_chart_and_fetches_nothing(tmp_path):
     markdown = (tmp_path / "table.md").read_text()
     assert "| b | onnxruntime:fp32 |" in markdown
     assert "70.0%" in markdown
+
+
+def test_the_letters_of_two_bundles_are_not_doubled():
+    result = Paired(a="A shop", b="B x1", answer="no difference seen", sentence="no difference seen: +0.1%", ratio=1.001,
+                    low=0.99, high=1.01, loads=8, pairs=4, by_load=(1.0,) * 8)  # fmt: skip
+    assert paired_text(result) == "A is shop, B is x1: no difference seen: +0.1%"
+
+
+def test_a_ratio_of_rows_that_are_not_valid_stands_in_brackets():
+    """Both rows decide; those of other groups and targets do not."""
+    valid, other = row("bare encoder", 1.0, group="overhead"), row("recogniser", 2.0, group="overhead")
+    struck = row("recogniser", 2.0, group="overhead", noise=1.0)
+    elsewhere = row("recogniser", 2.0, noise=1.0)
+    assert [one.verdict.valid for one in (valid, other, struck, elsewhere)] == [True, True, False, False]
+    ratio = Ratio(bundle="b", target="onnxruntime:fp32", group="overhead", name="recogniser", over="bare encoder",
+                  ratio=2.0, low=1.9, high=2.1)  # fmt: skip
+    assert ratio_cells(ratio, [valid, other, elsewhere])[3:] == ("2.000", "1.900 to 2.100")
+    assert ratio_cells(ratio, [valid, struck])[3:] == ("(2.000)", "(1.900 to 2.100)")
+    by_place = [msgspec.structs.replace(one, at=one.name, name="photo") for one in (valid, struck)]
+    assert ratio_cells(ratio, by_place)[3:] == ("(2.000)", "(1.900 to 2.100)")
 
 
 def test_a_folder_without_documents_is_refused(tmp_path):
