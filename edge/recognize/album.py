@@ -331,13 +331,14 @@ class _Album:
 
         The rows of all its photos are chosen once, as the photos are; a run that goes on may have others in its album.
         """
-        state, profile, shares = self._recognizer.empty_shares(), self._recognizer.history, self._recognizer._shares
-        if state is None or profile is None or shares is None:
+        state, profile = self._recognizer.empty_shares(), self._recognizer.history
+        if state is None or profile is None:
             return state
         key = f"likely classes by photo before the album: {printable(profile.path)} by {self._recognizer.classifier}"
         chosen = self._work.settings().get(key)
         if chosen is None:
-            chosen = json.dumps([(photo, base64.b64encode(row.value).decode()) for photo, row in shares.but(())])
+            rows = self._recognizer.likely_by_photo()
+            chosen = json.dumps([(photo, base64.b64encode(row.value).decode()) for photo, row in rows])
             self._work.set_setting(key, chosen)
         album = set(self._identities)
         state.extend(state.decode(base64.b64decode(row)) for photo, row in json.loads(chosen) if photo not in album)

@@ -8,7 +8,7 @@ Refocus 0.1, another classifier, damage) they are computed from the stored featu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,15 +131,6 @@ class ProfileShares:
             self._refresh()
         return self._before_stored(photo) if known else self.now
 
-    def but(self, photos: Iterable[str]) -> Rows:
-        """The rows of all stored photos but some, oldest first.
-
-        Raises:
-            HistoryError: the file cannot be read.
-        """
-        left_out = set(photos)
-        return [(photo, row) for photo, row in self._filled() if photo not in left_out]
-
     def stored(self, photo: str, row: LikelyClasses, evicted: Sequence[str]) -> None:
         """The photo that was answered last was just stored, by one write to the history at hand."""
         for gone in evicted:
@@ -166,7 +157,7 @@ class ProfileShares:
         model does, filled in older photos: the last one that is added counts as the newest."""
         self._version, self._rows = -1, None
         version = self._history.version()
-        rows = self._filled()
+        rows = self.filled()
         known = [number for number, (photo, _) in enumerate(rows) if photo in self.now]
         end = known[-1] + 1 if known else 0
         if [photo for photo, _ in rows[max(0, end - self._settings.capacity) : end]] != list(self.now):
@@ -176,7 +167,7 @@ class ProfileShares:
                 self.now.add(row, photo)
         self._version = version  # what was filled in has raised it: the next photo looks once more
 
-    def _filled(self) -> Rows:
+    def filled(self) -> Rows:
         """All rows; what the file lacks is computed from the features, of the newest photos that count alone."""
         column = self._history.likely(self._space, self.by, self.now.k)
         wanted = [photo for photo in column.missing if photo not in self._unusable]
@@ -206,7 +197,7 @@ class ProfileShares:
     def _before_stored(self, photo: str) -> AnyShares:
         """Photos that come again mostly come in their old order, so the shares before one lead to those of the next."""
         if self._rows is None:
-            self._rows = self._filled()
+            self._rows = self.filled()
         place = next((number for number, (known, _) in enumerate(self._rows) if known == photo), len(self._rows))
         rows = self._rows[:place]
         if self._met != [known for known, _ in rows[: len(self._met)]]:

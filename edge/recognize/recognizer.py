@@ -690,14 +690,13 @@ class Recognizer:
         """Class shares before the first photo; None where they have no part in answers."""
         return shares_of(self.card) if self._counts_shares else None
 
-    def likely_but(self, photos: Iterable[str]) -> list[LikelyClasses]:
-        """The likely classes of all photos of the open profile but some, oldest first; none where shares are not
-        counted.
+    def likely_by_photo(self) -> list[tuple[str, LikelyClasses]]:
+        """All photos of the open profile with their likely classes, oldest first; none where shares are not counted.
 
         Raises:
             HistoryError: the profile cannot be read.
         """
-        return [row for _, row in self._shares.but(photos)] if self._shares is not None else []
+        return [*self._shares.filled()] if self._shares is not None else []
 
     def _shares_of(self, history: np.ndarray) -> AnyShares | None:
         state = self.empty_shares()
