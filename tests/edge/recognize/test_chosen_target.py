@@ -114,7 +114,7 @@ def test_a_history_of_the_default_features_is_not_left_for_a_faster_target(folde
 
 
 def test_a_profile_that_cannot_be_read_keeps_the_default(folder, tmp_path, monkeypatch):
-    def broken(path):
+    def broken(path, **how):
         raise chosen_target.HistoryError("unreadable")
 
     keep_choice(folder, choice(folder))

@@ -11,6 +11,7 @@ import torch
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.manifest import Tensor
+from refocus.edge.errors import BundleError
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.parity import Reference, compare
@@ -71,7 +72,7 @@ def test_a_failed_export_leaves_the_previous_bundle(bundle, head, streams, tmp_p
 
 def test_a_folder_that_is_no_bundle_is_not_replaced(head, streams, tmp_path):
     (tmp_path / "diary.txt").write_text("dear diary")
-    with pytest.raises(ExportError, match="is not a bundle"):
+    with pytest.raises(BundleError, match="it is not a bundle"):
         export_bundle([head], tmp_path, FP32, streams)
     assert (tmp_path / "diary.txt").exists()
 
