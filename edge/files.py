@@ -125,6 +125,21 @@ def check_output(path: Path) -> None:
         raise RefocusError(f"{path} is {_KINDS.get(kind, 'no file')}, which is not replaced; give the name of a file")
 
 
+def walk(folder: Path, seen: set[tuple[int, int]]) -> Iterator[tuple[Path, list[str], list[str]]]:
+    """A folder and those below it, as of :func:`os.walk`, linked ones followed, each looked into once.
+
+    Args:
+        seen: folders (device, inode) that were looked into, which are passed over; it grows.
+    """
+    for name, folders, files in os.walk(folder, followlinks=True):
+        status = os.stat(name)  # noqa: PTH116
+        if (status.st_dev, status.st_ino) in seen:  # a link in a circle, or a second one
+            folders.clear()
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        yield Path(name), folders, files
+
+
 @contextlib.contextmanager
 def new_file(path: Path, private: bool = False) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of a file once the block ends without an error, on the disk by then.

@@ -105,6 +105,21 @@ def stream(tiny_run):
 
 
 @pytest.fixture
+def threads_asked(monkeypatch):
+    """The number of threads of each program that is loaded, in their order."""
+    from refocus.edge.runtimes import base
+
+    asked, load = [], base.load_artifact
+
+    def recorded(folder, artifact, threads=0, *more):
+        asked.append(threads)
+        return load(folder, artifact, threads, *more)
+
+    monkeypatch.setattr(base, "load_artifact", recorded)
+    return asked
+
+
+@pytest.fixture
 def photo_file(stream, tmp_path):
     path = tmp_path / "letter.png"
     path.write_bytes(stream[0])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unme
 from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say
+from refocus.edge.files import walk
 from refocus.edge.photos import MAX_PHOTO_BYTES
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"}
@@ -100,17 +100,11 @@ def _open_folder(folder: Path) -> Source:
 
 def _files_of(folder: Path) -> Iterator[str]:
     """Names of the files below a folder, linked folders followed once each."""
-    seen: set[tuple[int, int]] = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(place)  # noqa: PTH116
-        if (status.st_dev, status.st_ino) in seen:  # a link in a circle
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
+    for place, _, files in walk(folder, set()):
         for name in files:
-            if not (Path(place) / name).is_file():
+            if not (place / name).is_file():
                 continue
-            found = (Path(place) / name).relative_to(folder).as_posix()
+            found = (place / name).relative_to(folder).as_posix()
             try:
                 found.encode()
             except UnicodeEncodeError:

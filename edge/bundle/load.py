@@ -122,15 +122,15 @@ class Bundle:
         return min((name for name in names if name not in listed), default="")
 
     @staticmethod
-    def check_replaceable(out: Path) -> None:
-        """Checks that a bundle at ``out`` would replace an earlier one, an empty folder, or nothing.
+    def check_replaceable(out: Path) -> Bundle | None:
+        """Checks that a bundle at ``out`` would replace an earlier one, which is returned, an empty folder, or nothing.
 
         Raises:
             BundleError: other files are there, which would be removed, or a bundle that cannot be read, whose own files
                 cannot be told from others.
         """
         if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-            return
+            return None
         if not (out / MANIFEST).exists():
             raise BundleError(f"{out} is not replaced: it is not a bundle; choose another folder")
         try:
@@ -142,6 +142,7 @@ class Bundle:
                 f"{out} holds {printable(name)}, which is no file of its bundle and would be removed with it; move it"
                 " elsewhere"
             )
+        return there
 
     def defaults(self, artifact: Artifact) -> dict[str, np.ndarray]:
         """Inputs that are each person's own, as they are for somebody who has none; by name.

@@ -63,7 +63,7 @@ def _code_in(error: sqlite3.Error, codes: set[int], texts: str) -> bool:
 
 
 def seen_from_outside(path: Path, written: bytes, may_read: bool) -> str:
-    """What is wrong with a file, or with its log ``written``, that SQLite would take for something else; "": nothing.
+    """Damage of a file, or of its log ``written``, that SQLite would take for something else; "": none.
 
     Args:
         may_read: False if this process has the file open: closing a second descriptor would drop SQLite's locks.

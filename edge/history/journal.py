@@ -309,7 +309,7 @@ def lost(found: Sequence[Record], gaps: int, state: State | None, folded: int) -
 
 
 class Unfolded(NamedTuple):
-    """What a journal holds that is not in the database.
+    """Photos of a journal that are not in the database.
 
     Attributes:
         records: those that can be read.

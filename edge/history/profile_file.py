@@ -598,7 +598,7 @@ class ProfileFile:
 
 
 def seen_from_outside(path: Path, log: bytes) -> str:
-    """What is wrong with a file or its log ``log`` that SQLite would take for something else; "": nothing.
+    """Damage of a file or its log ``log`` that SQLite would take for something else; "": none.
 
     Raises:
         HistoryError: it is not a regular file.

@@ -13,7 +13,6 @@ import csv
 import functools
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,7 +22,7 @@ from typing import Any, Protocol, TextIO, TypeVar
 import numpy as np
 
 from refocus.edge.errors import HistoryError, PhotoError, RefocusError
-from refocus.edge.files import check_output, new_file, printable
+from refocus.edge.files import check_output, new_file, printable, walk
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.history.recovery import beside, set_aside_files
@@ -126,13 +125,7 @@ def _inside(folder: Path, of_clips: bool, seen: set[tuple[int, int]]) -> Iterato
     Args:
         seen: folders (device, inode) that were looked into, which are passed over; it grows.
     """
-    for name, folders, names in os.walk(folder, followlinks=True):
-        place = Path(name)
-        status = place.stat()
-        if (status.st_dev, status.st_ino) in seen:  # a link in a circle, or a second one
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
+    for place, folders, names in walk(folder, seen):
         # A folder's own name comes before those of links to it.
         folders[:] = sorted((f for f in folders if not f.startswith(".")), key=lambda f: ((place / f).is_symlink(), f))
         files = [place / file for file in names if Path(file).suffix.lower() in ENDINGS and not file.startswith(".")]

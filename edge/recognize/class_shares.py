@@ -443,7 +443,7 @@ class ClassShares:
         return answer._replace(moved=moved), logits
 
     def without(self, head: np.ndarray, answer: ShareAnswer, logits: np.ndarray) -> tuple[np.ndarray, float]:
-        """What a gated head answers with the trust of the shares, and nothing else of them.
+        """The answer of a gated head with the trust of the shares, and nothing else of them.
 
         Args:
             head, answer, logits: given to :meth:`answer_beside`, and what it returned.

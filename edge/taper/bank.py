@@ -25,7 +25,6 @@ from refocus.edge.bundle.manifest import (
     Manifest,
     TaskCard,
     WeightFile,
-    decode_manifest,
     encode_manifest,
 )
 from refocus.edge.bundle.precision import find_named_target
@@ -399,9 +398,8 @@ def _own(artifact: Artifact, identity: str, note: str) -> Artifact:
 
 
 def _check_out(out: Path) -> None:
-    Bundle.check_replaceable(out)
-    manifest = out / MANIFEST
-    if manifest.exists() and decode_manifest(manifest.read_bytes(), str(manifest)).bank is not None:
+    there = Bundle.check_replaceable(out)
+    if there is not None and there.manifest.bank is not None:
         raise BundleError(f"{out} is a bank; choose another folder")
 
 

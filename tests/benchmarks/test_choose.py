@@ -16,7 +16,6 @@ from refocus.benchmarks.measure import Timings
 from refocus.benchmarks.run import Plan
 from refocus.edge.bundle.manifest import Accuracy, Parity
 from refocus.edge.recognize.chosen_target import Measured, read_choice
-from refocus.edge.runtimes import base
 
 FP32, INT8, OTHER = "onnxruntime:fp32", "onnxruntime:w8a8", "executorch:fp32"
 PARITY = Parity(photos=1, profiles=1, longest_history=1, max_abs=0, p99_abs=0, top1_agreement=1, tolerance=1, reason="")
@@ -44,19 +43,12 @@ def test_a_bundle_with_one_target_gets_that_one(bundle, tmp_path, monkeypatch):
     assert any("kept in" in line for line in said)
 
 
-def test_nothing_is_loaded_on_other_threads_before_what_is_measured(bundle, tmp_path, monkeypatch):
+def test_nothing_is_loaded_on_other_threads_before_what_is_measured(bundle, tmp_path, monkeypatch, threads_asked):
     """ExecuTorch would keep the first number for all of the process."""
-    asked, load = [], base.load_artifact
-
-    def recorded(folder, artifact, threads=0, *more):
-        asked.append(threads)
-        return load(folder, artifact, threads, *more)
-
     monkeypatch.setattr(choosing, "ROUNDS", 8)
-    monkeypatch.setattr(base, "load_artifact", recorded)
     (tmp_path / "scratch").mkdir()
     assert choose(bundle.folder, Plan(threads=2), tmp_path / "scratch", lambda _: None).threads == 2
-    assert set(asked) == {2}
+    assert set(threads_asked) == {2}
 
 
 def test_a_target_that_fails_its_self_test_here_is_not_chosen(bundle, tmp_path, monkeypatch):

@@ -162,15 +162,20 @@ def _rounded(values: Tensor) -> Any:
     return np.round(values.double().numpy(), 3).tolist()
 
 
+def _by_selection(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
+    """The generic network of as many epochs as all stages, with classes selected."""
+    return by_one_network(run, evaluation, run.generic(seed, "small", sum(run.config.recipe.epochs)))[1]
+
+
 def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
     """Table 3: trained and evaluated on tasks of a fixed and of a changing number of classes, any that the data has."""
-    fixed, whole = replace(TAPER, name="fixed", kind="fixed"), sum(run.config.recipe.epochs)
+    fixed = replace(TAPER, name="fixed", kind="fixed")
     rows: list[dict[str, Any]] = []
     for kind in ("fixed", "dynamic"):
         evaluation = Evaluation.draw(run, kind)
         first: list[Shares] = []
         for name, answer in (
-            ("classifier selection", lambda s, e=evaluation: by_one_network(run, e, run.generic(s, "small", whole))[1]),
+            ("classifier selection", partial(_by_selection, run, evaluation)),
             ("TAPER trained on fixed", lambda s, e=evaluation: by_taper(run, e, s, fixed)),
             ("TAPER trained on dynamic", lambda s, e=evaluation: by_taper(run, e, s, DYNAMIC)),
         ):
@@ -189,11 +194,8 @@ def study_bases(run: TaperRun, seeds: Sequence[int], command: str, counts: Seque
     """
     for count in counts:
         run.check_bases(count)
-    evaluation, whole = Evaluation.draw(run), sum(run.config.recipe.epochs)
-
-    def selection(seed: int) -> Shares:
-        return by_one_network(run, evaluation, run.generic(seed, "small", whole))[1]
-
+    evaluation = Evaluation.draw(run)
+    selection = partial(_by_selection, run, evaluation)
     first = [kept(run, seed, "classifier selection", evaluation, selection) for seed in seeds]
     found = {"classifier selection": (0, first)}
     for count in sorted({*counts, run.config.bases}):

@@ -18,7 +18,7 @@ from refocus.cloud_train.progress import say
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.streams.answers import OVER, Answers, photos_of
 from refocus.cloud_train.studies.streams.heads import HEADS, TRAINED_PHOTOS, choose, train_head, with_people
-from refocus.cloud_train.studies.streams.judging import evaluate_head
+from refocus.cloud_train.studies.streams.judging import evaluate_head, kept_flags
 from refocus.cloud_train.studies.streams.pages import about_pseudo_people
 from refocus.cloud_train.studies.streams.points import Point, StreamSettings, of_all_points, prepare
 
@@ -43,7 +43,7 @@ def _trained_by(point: Point, settings: StreamSettings, seed: int, size: int) ->
     split, g = point.splits["test"], f"{chosen['exponent']:g}"
     found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
     ways = {"plain": "plain", "shares": "shares", "head": "head", "both": f"both {g}", "delivered": chosen["delivered"]}
-    answers = {name: {"flags": [[int(flag) for flag in of] for of in found[way].flags]} for name, way in ways.items()}
+    answers = {name: {"flags": kept_flags(found[way])} for name, way in ways.items()}
     photos = photos_of(point, people, seed)
     chose = chosen["delivered"].split()[0]
     return {"chosen": chose, "photos": photos, "answers": answers, "best_epoch": trained.best_epoch}

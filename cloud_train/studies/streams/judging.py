@@ -141,11 +141,16 @@ def harmed(flags: np.ndarray, plain: np.ndarray) -> bool:
     return bool(difference.mean() + 1.96 * difference.std(ddof=1) / np.sqrt(len(difference)) < 0)
 
 
+def kept_flags(judged: Evaluated) -> list[list[int]]:
+    """Whether each answer is right, 1 or 0, by person: as points keep it."""
+    return [[int(flag) for flag in flags] for flags in judged.flags]
+
+
 def summed_up(judged: Evaluated, plain: Evaluated) -> dict[str, object]:
     """What is kept of a method's answers beside those of the plain classifier to the same photos."""
     pairs = zip(judged.flags, plain.flags, strict=True)
     return {
-        "flags": [[int(flag) for flag in flags] for flags in judged.flags],
+        "flags": kept_flags(judged),
         "steps": np.mean(judged.right, axis=0).tolist(),
         "ece": calibration_error(np.concatenate(judged.flags), np.concatenate(judged.confidence)),
         "harmed": [harmed(np.array(one), np.array(other)) for one, other in pairs],

@@ -14,7 +14,7 @@ from refocus.edge.errors import BundleError, RuntimeUnavailable
 from refocus.edge.recognize import self_test
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.edge.runtimes import RUNTIMES, base
+from refocus.edge.runtimes import RUNTIMES
 from refocus.edge.runtimes import onnxruntime as ort
 
 
@@ -60,18 +60,11 @@ def test_check_reports_a_wrong_answer_on_arm64_instead_of_stopping_at_it(wrong, 
     assert (row.photos, row.same, len(row.failures)) == (8, 7, 1)
 
 
-def test_the_self_test_of_arm64_does_not_settle_other_threads_than_those_asked_for(bundle, arm64, monkeypatch):
+def test_the_self_test_of_arm64_does_not_settle_other_threads_than_those_asked_for(bundle, arm64, threads_asked):
     """ExecuTorch would keep the first number for all of the process."""
-    asked, load = [], base.load_artifact
-
-    def recorded(folder, artifact, threads=0, *more):
-        asked.append(threads)
-        return load(folder, artifact, threads, *more)
-
-    monkeypatch.setattr(base, "load_artifact", recorded)
     Recognizer(bundle, threads=2).close()
-    assert len(asked) == 4, "encoder and head, tested and served"
-    assert set(asked) == {2}
+    assert len(threads_asked) == 4, "encoder and head, tested and served"
+    assert set(threads_asked) == {2}
 
 
 def test_other_machines_do_not_test_a_bundle_before_its_first_answer(wrong, tests_run, monkeypatch):

@@ -69,7 +69,7 @@ for work in json.loads(sys.argv[2]):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What was found after several orders of loads, each in a process of its own, by order."""
+    """Threads after several orders of loads, each in a process of its own, by order."""
     pytest.importorskip("executorch.runtime")
     import msgspec
     import torch

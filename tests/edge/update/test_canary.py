@@ -54,18 +54,11 @@ def test_a_release_whose_native_head_answers_otherwise_is_refused(native, tmp_pa
     assert self_test(wrong, DEVICE).startswith("iciia_t native:w16: self-test/02")
 
 
-def test_a_release_is_judged_on_the_threads_that_the_device_gives_it(bundle, tmp_path, monkeypatch):
+def test_a_release_is_judged_on_the_threads_that_the_device_gives_it(bundle, tmp_path, threads_asked):
     """ExecuTorch would keep the first number for all of the process, which may be the one that serves."""
-    asked, load = [], base.load_artifact
-
-    def recorded(folder, artifact, threads=0, *more):
-        asked.append(threads)
-        return load(folder, artifact, threads, *more)
-
-    monkeypatch.setattr(base, "load_artifact", recorded)
     found = trial.run(trial.Trial(bundle.folder, None, Settings(tmp_path, threads=2, isolated=False)))
     assert (found.why, found.shortage) == ("", "")
-    assert {*asked} == {2}
+    assert {*threads_asked} == {2}
 
 
 def test_a_native_head_that_cannot_run_here_refuses_no_release(native, tmp_path, monkeypatch):
