@@ -116,7 +116,10 @@ def runs_of(folder: Path) -> Iterator[dict[str, Any]]:
     champions = {row["run"] for row in Registry(folder.resolve()).releases(name) if row["champion"]}
     for work in _folders(folder):
         found = read_state(work, "outcome")
-        state = "stopped" if not found else "released" if found["passed"] else "refused"
+        if found:
+            state = "released" if found["passed"] else "refused"
+        else:
+            state = "failed at its start" if is_failed_start(work) else "interrupted"
         of = {"release": found.get("release"), "reasons": found.get("reasons", [])}
         yield {"run": work.name, "state": state, **of, "current": work.name in champions}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,10 @@ import typer
 
 from refocus import edge
 from refocus.edge.commands import options
-from refocus.edge.commands.app import PARTLY
+from refocus.edge.commands.answers import exit_if
 from refocus.edge.commands.news import logger, track
 from refocus.edge.errors import RefocusError
 
-MOST_LISTED = 50
 MAX_WORKERS = 256
 
 
@@ -77,14 +75,4 @@ def album(
                 f"interrupted; the same command resumes (progress is kept in {out}.unfinished)"
             ) from None
     typer.echo(f"{out}: {len(report.rows)} photos, {report.encoded} of them encoded by this run")
-    if report.failed:
-        name_failed([row.error for row in report.rows if row.error], len(report.rows))
-        raise typer.Exit(PARTLY)
-
-
-def name_failed(errors: Sequence[str], photos: int) -> None:
-    """Lists on standard error which of so many photos could not be used, and why."""
-    for error in errors[:MOST_LISTED]:
-        typer.echo(f"not used: {error}", err=True)
-    more = f", {len(errors) - MOST_LISTED} more than are listed" if len(errors) > MOST_LISTED else ""
-    typer.echo(f"{len(errors)} of {photos} photos could not be used{more}", err=True)
+    exit_if((row.error for row in report.rows if row.error), len(report.rows))

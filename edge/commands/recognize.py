@@ -9,10 +9,9 @@ import typer
 
 from refocus import edge
 from refocus.edge.commands import options
-from refocus.edge.commands.album import name_failed
-from refocus.edge.commands.app import PARTLY, print_json
+from refocus.edge.commands.answers import exit_if, print_answers
 from refocus.edge.commands.news import logger
-from refocus.edge.errors import PhotoError, RefocusError
+from refocus.edge.errors import RefocusError
 from refocus.edge.files import check_output
 
 if TYPE_CHECKING:
@@ -59,9 +58,7 @@ def recognize(
         raise RefocusError(f"--out {out}: expected --explain and a file name that ends in .png")
     if out is not None:
         check_output(out)  # before anything is remembered
-    rows: list[dict[str, Any]] = []
     explanations = []
-    failed: list[str] = []
     with edge.Recognizer.open(
         bundle,
         profile,
@@ -82,37 +79,28 @@ def recognize(
         told = str(recognizer.history.recovered) if recognizer.history and recognizer.history.recovered else ""
         if told:
             logger.warning(f"{profile}: {told}")
-        for photo in photos:
-            try:
-                answer = recognizer.recognize(photo, remember=remember)
-            except PhotoError as error:
-                if len(photos) == 1:
-                    raise
-                failed.append(str(error))
-                rows.append({"photo": str(photo), "answer": [], "trust": None, "history": None, "error": str(error)})
-                continue
-            except RefocusError:
-                if as_json and rows:  # of photos that are remembered
-                    print_json(rows)
-                raise
-            for notice in answer.notices:
-                if notice != told:
-                    logger.warning(f"{photo}: {notice}")
+
+        def tell(photo: Path, answer: edge.Answer) -> tuple[dict[str, Any], str]:
             explanation = explain_answer(answer, recognizer.card.labels, str(photo.resolve()), top)
-            row = _row(photo, answer, explanation)
-            rows.append({**row, "explanation": explanation.as_dict()} if explain else row)
             explanations.append(explanation)
-            if not as_json:
-                reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
-                typer.echo(f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else ""))
-                typer.echo("\n".join(explanation.lines()) + "\n" if explain else "", nl=False)
+            row = _row(photo, answer, explanation)
+            reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
+            line = f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else "")
+            if explain:
+                return {**row, "explanation": explanation.as_dict()}, "\n".join([line, *explanation.lines()])
+            return row, line
+
+        failed = print_answers(
+            photos,
+            lambda photo: recognizer.recognize(photo, remember=remember),
+            tell,
+            ("trust", "history"),
+            as_json,
+            told,
+        )
     if out is not None and explanations:
         save_picture(explanations, out)
-    if as_json:
-        print_json(rows)
-    if failed:
-        name_failed(failed, len(photos))
-        raise typer.Exit(PARTLY)
+    exit_if(failed, len(photos))
 
 
 def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str, Any]:
@@ -127,7 +115,7 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
         row["labels"] = [name for name, _ in answer.label_set]
     if answer.shared is not None:
         row["shares"] = {name: getattr(explanation.shares, name) for name in ("photos", "trust", "moved")}
-    return {**row, "error": None}
+    return row
 
 
 def _mode(row: dict[str, Any]) -> str:

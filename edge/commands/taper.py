@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refocus.edge.commands import options
-from refocus.edge.commands.app import PARTLY, print_json, print_result
+from refocus.edge.commands.app import print_json, print_result
 from refocus.edge.errors import PhotoError, RefocusError, TaskError
 from refocus.edge.files import read_file
 
@@ -80,7 +80,7 @@ def improve(
 
     Status 3: done, but some photos could not be used; they are listed.
     """
-    from refocus.edge.commands.album import name_failed
+    from refocus.edge.commands.answers import exit_if
     from refocus.edge.recognize.album import find_photos
     from refocus.edge.taper.bank import Bank
     from refocus.edge.taper.self_improvement import CALM, SelfImprovement
@@ -101,9 +101,7 @@ def improve(
         if known:
             typer.echo(f"{len(known)} photos were learned from before: left out")
         typer.echo(_end(steps, out, improvement.by))
-    if failed:
-        name_failed(failed, len(files))
-        raise typer.Exit(PARTLY)
+    exit_if(failed, len(files))
 
 
 def _batches(

@@ -216,5 +216,5 @@ class Serving:
     def _is_behind(self, before: Slot, active: Slot) -> bool:
         if not self._profile.exists():
             return False
-        with FeatureHistory(self._profile) as history:
+        with FeatureHistory(self._profile, or_read_only=True) as history:
             return is_behind(history, before, active)

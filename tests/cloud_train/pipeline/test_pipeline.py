@@ -40,6 +40,7 @@ from refocus.cloud_train.pipeline.run import (
     last_run,
     prepare_run,
     run_pipeline,
+    runs_of,
 )
 from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, read_state, write_state
 from refocus.cloud_train.release.keys import KeyRing
@@ -512,6 +513,9 @@ def test_a_start_that_failed_does_not_refuse_the_corrected_command_and_what_was_
     first = prepare_run(config, tmp_path / "p")
     for line in noted:
         note(first, line)
+    write_state(first, "pipeline", {"name": "p"})
+    (row,) = runs_of(tmp_path / "p")
+    assert row["state"] == ("interrupted" if refused else "failed at its start")
     if refused:
         with pytest.raises(UsageError, match="0001 was interrupted; resume it with refocus pipeline resume, or remove"):
             prepare_run(config, tmp_path / "p")

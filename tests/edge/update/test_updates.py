@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import resource
 import shutil
@@ -553,14 +554,59 @@ def test_the_commands_alone_take_one_release_after_the_other(fleet, files, other
         assert sum(space.count for space in history.spaces().values()) == 3
 
 
-def test_a_photo_that_an_update_cannot_read_loses_no_answer_before_it(device, anna, files):
+def test_a_photo_that_the_serving_release_cannot_read_is_listed_and_the_others_are_answered(device, anna, files):
     from refocus.edge.commands.update import app
 
     files[1].write_bytes(b"no photo")
     where = ("--profiles", device.settings.profiles, "--profile", "anna", "--json")
-    done = CliRunner().invoke(app, [str(word) for word in ("recognize", device.slots.folder, *files[:2], *where)])
-    assert isinstance(done.exception, PhotoError)
-    assert [row["photo"] for row in json.loads(done.stdout)] == [str(files[0])]
+    done = CliRunner().invoke(app, [str(word) for word in ("recognize", device.slots.folder, *files[:3], *where)])
+    rows = json.loads(done.stdout)
+    assert done.exit_code == 3
+    assert [(row["release"], bool(row["answer"]), row["error"] is None) for row in rows] == [
+        (1, True, True),
+        (None, False, False),
+        (1, True, True),
+    ]
+    assert "1 of 3 photos could not be used" in done.stderr
+    alone = CliRunner().invoke(app, [str(word) for word in ("recognize", device.slots.folder, files[1], *where)])
+    assert isinstance(alone.exception, PhotoError)
+
+
+ON_A_READ_ONLY_DISK = """
+import sys
+from pathlib import Path
+from refocus.edge.update.device_state import Slots
+from refocus.edge.update.loaded_releases import Settings
+from refocus.edge.update.serving import Serving
+folder, profile, *photos = map(Path, sys.argv[1:])
+with Serving(Slots(folder), Settings(profile.parent), profile) as serving:
+    print(serving.recognizer.manifest.name)
+    for photo in photos:
+        answer = serving.recognize(photo)
+        print(len(answer.history_photos), *answer.notices)
+"""
+
+
+def test_a_person_who_moved_between_encoders_is_served_with_their_history_on_a_read_only_disk(
+    fleet, device, anna, files, other_encoder
+):
+    fleet.publish(other_encoder)
+    update(device)
+    with Serving(device.slots, device.settings, anna) as serving:
+        recognise(serving, files[SEEN : SEEN + 1])
+    mount = f"mount --bind {anna.parent} {anna.parent} && mount -o remount,ro,bind {anna.parent}"
+    options = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    if subprocess.run([*options, "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("this system lets nobody mount a folder")
+    words = [sys.executable, "-c", ON_A_READ_ONLY_DISK, device.slots.folder, anna, *files[SEEN + 1 : SEEN + 3]]
+    done = subprocess.run(
+        [*options, "sh", "-c", f'{mount} && exec "$@"', "sh", *words], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    name, *answers = done.stdout.splitlines()
+    assert name == "other encoder"
+    for line in answers:
+        assert line.startswith(f"{SEEN + 1} the photo was not stored: "), "read, though it takes no photo"
 
 
 def test_the_program_of_the_page_serves(fleet, device, anna, files, monkeypatch, tmp_path):
