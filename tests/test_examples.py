@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import subprocess
 import sys
 import tarfile
 import urllib.error
 import urllib.request
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -149,3 +152,36 @@ def test_a_batch_job_that_finds_nobodys_photos_says_so(name, word, job, photos, 
     assert done.returncode == 1
     assert word in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_dealt_people_meet_a_few_classes_and_share_no_photo_and_no_split(tmp_path):
+    rows = [
+        {"file_name": f"{split}/{label}-{number}.jpg", "label": f"class {label}", "split": split, "name": "a, b"}
+        for split, count in (("train", 11), ("val", 3), ("test", 25))
+        for label in range(8)
+        for number in range(count)
+    ]
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        text = io.StringIO(newline="")
+        table = csv.DictWriter(text, [*rows[0]])
+        table.writeheader()
+        table.writerows(rows)
+        archive.writestr("metadata.csv", text.getvalue())
+        for row in rows:
+            archive.writestr(row["file_name"], row["file_name"])
+    command = [sys.executable, EXAMPLES / "shoppers.py", tmp_path / "photos.zip", tmp_path / "people.zip"]
+    done = subprocess.run([*command, "--classes", "3", "--photos", "10"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(tmp_path / "people.zip") as archive:
+        dealt = list(csv.DictReader(io.TextIOWrapper(archive.open("metadata.csv"), encoding="utf-8", newline="")))
+        assert all(archive.read(row["file_name"]).decode() == row["file_name"] for row in dealt)
+    assert len({row["file_name"] for row in dealt}) == len(dealt)
+    assert {row["split"] for row in dealt} == {"train", "val", "test"}
+    assert sum(row["split"] != "test" for row in dealt) == 8 * (11 + 3), "nothing to learn from is left out"
+    people = {row["client"] for row in dealt if row["split"] == "test"}
+    assert len(people) >= 15
+    for person in people:
+        own = [row for row in dealt if row["client"] == person]
+        assert len(own) == 10
+        assert {row["split"] for row in own} == {"test"}
+        assert len({row["label"] for row in own}) <= 3

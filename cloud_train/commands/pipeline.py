@@ -59,6 +59,21 @@ def show(folder: FolderOption = Path("pipeline"), as_json: Json = False) -> None
 
 
 @app.command()
+def gates(folder: FolderOption = Path("pipeline"), as_json: Json = False) -> None:
+    """Show the test people's accuracy and what each gate found, of every run that judged people."""
+    from refocus.cloud_train.pipeline.gate_results import gates_document
+
+    document, lines = gates_document(folder.resolve()), []
+    for row in document["rows"]:
+        accuracies = ", ".join(f"{name} {value:.1%}" for name, value in row["accuracy"].items())
+        lines.append(f"{row['run']}  {row['state']}: {row['people']} people, {accuracies}")
+        lines += [
+            f"      {'passed' if gate['passed'] else 'FAILED'}  {gate['name']}: {gate['why']}" for gate in row["gates"]
+        ]
+    print_result(document, lines, as_json)
+
+
+@app.command()
 def rebuild(
     release: Annotated[int, typer.Argument(min=1, help="number of the release")],
     folder: FolderOption = Path("pipeline"),

@@ -74,6 +74,7 @@ SCHEMAS = {
     "accuracy_of_sets": SETS_SCHEMA,
     "plain_bundles": PLAIN_BUNDLES_SCHEMA,
     "bundle_clients": BUNDLE_CLIENTS_SCHEMA,
+    "retrainings": 1,  # of refocus.cloud_train.pipeline.gate_results, which lies above this folder
     "federate_trial": 1,  # of refocus.cloud_train.federated.deployment.trial, which lies above this folder
     "android_start": ANDROID_SCHEMA,
     "android_cost": ANDROID_SCHEMA,

@@ -276,10 +276,17 @@ def right_by_client(right: np.ndarray, clients: np.ndarray) -> list[float]:
 
 
 def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.ndarray:
-    """The same targets behind photos that are not their person's."""
+    """The same targets behind photos that are not their person's; a person's targets have one past, without the target.
+
+    Args:
+        rows: (n, longest + 1), each target behind its own past.
+        content: "mixed" or "foreign", as of :func:`draw_windows`.
+    """
     drawn = draw_windows(bank.table, content, rows.shape[1] - 1, 1, np.random.default_rng(0))
     home = {str(bank.table.client[window[-1]]): window[:-1] for window in drawn}
-    return np.stack([np.append(home[str(bank.table.client[row[-1]])], row[-1]) for row in rows])
+    past, target = np.stack([home[str(bank.table.client[row[-1]])] for row in rows]), rows[:, -1:]
+    past = np.where(past == target, (past + 1) % len(bank.table), past)  # drawn without another of their targets
+    return np.concatenate([past, target], axis=1)
 
 
 def shares(

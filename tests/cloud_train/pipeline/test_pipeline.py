@@ -46,6 +46,8 @@ from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, rea
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import withdraw
+from refocus.cloud_train.report.report import write_results
+from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
 from refocus.edge.bundle import load_bundle, write_manifest
 from refocus.export.program import load_checkpoint
@@ -745,6 +747,19 @@ def test_a_run_killed_in_its_steps_repeats_none_that_ended_and_releases_the_same
     assert "release 1: the same bytes" in done.stdout
     rows = json.loads(refocus("pipeline", "show", "--folder", folder, "--json").stdout)
     assert [(row["state"], row["release"], row["current"]) for row in rows] == [("released", 1, True)]
+    document = json.loads(refocus("pipeline", "gates", "--folder", folder, "--json").stdout)
+    (judged,), evaluation = document["rows"], read_state(folder / "runs" / "0001", "evaluate")
+    assert judged["people"] == len(evaluation["people"])
+    assert judged["accuracy"].keys() == {"plain", "candidate"}, "a first release has no release before"
+    assert [gate["name"] for gate in judged["gates"]] == [
+        "accuracy",
+        "worst decile",
+        "never worse than the backbone",
+        "parity",
+    ]
+    write_results(document, tmp_path / "results" / "release.json")
+    write_results_page(tmp_path / "results", tmp_path / "results.md")
+    assert judged["gates"][0]["why"] in (tmp_path / "results.md").read_text()
 
 
 # --- the other methods -----------------------------------------------------------------------------------------
@@ -787,6 +802,9 @@ def test_a_bank_is_released_and_one_that_a_gate_refuses_leaves_it_the_current_re
     first = bank_folder / "runs" / "0001"
     assert "(TAPER on resnet10t)" in (first / "card.md").read_text()
     assert len(read_state(first, "evaluate")["people"]) == 12
+    said = refocus("pipeline", "gates", "--folder", bank_folder).stdout
+    assert "passed  accuracy: " in said
+    assert "0001  released: 12 people, plain " in said
     task = "greek capital letter alpha, greek capital letter epsilon"
     done = refocus("condense", first / "bundle", "--out", tmp_path / "own", "--task", task)
     assert done.returncode == 0, done.stderr

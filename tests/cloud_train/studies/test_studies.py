@@ -183,6 +183,7 @@ def test_other_pasts_keep_the_targets(tiny_run):
         changed = with_other_past(bank, windows, content)
         np.testing.assert_array_equal(changed[:, -1], windows[:, -1])
         assert (changed[:, :-1] != windows[:, :-1]).mean() > 0.9
+        assert not (changed[:, :-1] == changed[:, -1:]).any(), "a target in its own past gives itself away"
 
 
 def test_streams_too_short_for_a_target_are_an_error(tiny_run):
