@@ -33,11 +33,19 @@ class KeyRing:
             descriptor = os.open(self._path(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise ReleaseError(f"--keys {self.folder} already has {name}; choose an empty folder") from None
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(signer.private_bytes)
-            stream.flush()
-            os.fsync(stream.fileno())
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(signer.private_bytes)
+                stream.flush()
+                os.fsync(stream.fileno())
+        except BaseException:
+            self.remove(name)
+            raise
         return signer
+
+    def remove(self, name: str) -> None:
+        """Takes back a key that nothing is signed with."""
+        self._path(name).unlink(missing_ok=True)
 
     def find(self, public: SSlibKey) -> CryptoSigner | None:
         """The private key of a public one, whatever its file is called; None if it is not here."""

@@ -9,11 +9,12 @@ alone counts as soon as it is there: ``renew`` ends what was killed behind it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 from securesystemslib.signer import CryptoSigner, SSlibKey
 from tuf.api.exceptions import UnsignedMetadataError
 from tuf.api.metadata import (
@@ -32,12 +33,13 @@ from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.edge.files import file_sha256, write_durably
-from refocus.edge.update import CHANNEL, Channel, blob_path, check_whole, decode_channel, encode_channel
+from refocus.edge.update import CHANNEL, Channel, ClassName, blob_path, check_whole, decode_channel, encode_channel
 
 # Days until what a role signs expires. A device refuses what has expired, so the last two bound how long somebody in
 # between can hide a release from it; the first three bound how long a stolen key that nobody noticed is of use.
 EXPIRES = {"root": 365, "targets": 180, "class": 90, "snapshot": 14, "timestamp": 7}
 ROOT_THRESHOLD = 2
+TOP_ROLES = ("root", "targets", "snapshot", "timestamp")  # TUF's own: no device class has one of these names
 Signed = TypeVar("Signed", Root, Targets, Snapshot, Timestamp)
 
 
@@ -69,50 +71,35 @@ class Repository:
         root_keys: int = 3,
         now: Callable[[], datetime] | None = None,
     ) -> Repository:
-        """Makes the repository and all its keys.
+        """Makes the repository and all its keys; none of these keys stays where it fails.
 
         Args:
             classes: of devices, each with a key of its own.
             root_keys: how many there are, of which two must sign.
 
         Raises:
-            ReleaseError: a repository or keys are there already, or the numbers make no sense.
+            ReleaseError: a repository or keys are there already, a name is none of a class, or the numbers make no
+                sense.
         """
         if root_keys < ROOT_THRESHOLD or not classes or len(set(classes)) < len(classes):
             raise ReleaseError(
                 f"--root-keys {root_keys}, --device-class {', '.join(classes) or 'none'}: expected at least"
                 f" {ROOT_THRESHOLD} keys and one class, each once"
             )
-        if (folder / "metadata").exists():
-            raise ReleaseError(f"{folder} already is a repository; choose another folder")
-        (folder / "metadata").mkdir(parents=True)
-        (folder / "targets").mkdir()
-        clock = now or (lambda: datetime.now(timezone.utc))
-        signers = [keys.make(f"root-{number}") for number in range(1, root_keys + 1)]
-        root = Root(expires=_after(clock(), "root"), consistent_snapshot=True)
-        for signer in signers:
-            root.add_key(signer.public_key, "root")
-        root.roles["root"].threshold = ROOT_THRESHOLD
-        top = {name: keys.make(f"{name}-1") for name in ("targets", "snapshot", "timestamp")}
-        for name, signer in top.items():
-            root.add_key(signer.public_key, name)
-        targets = Targets(expires=_after(clock(), "targets"), delegations=Delegations({}, {}))
-        snapshot = Snapshot(expires=_after(clock(), "snapshot"))
-        own = {}
         for name in classes:
-            role = DelegatedRole(name, [], 1, terminating=True, paths=[f"{name}/*"])
-            assert targets.delegations is not None and targets.delegations.roles is not None  # noqa: S101, PT018
-            targets.delegations.roles[name] = role
-            own[name] = keys.make(f"{name}-1")
-            targets.add_key(own[name].public_key, name)
-            snapshot.meta[f"{name}.json"] = MetaFile(1)
-        timestamp = Timestamp(expires=_after(clock(), "timestamp"))
-        _write(folder, "1.root.json", Metadata(root), signers)
-        _write(folder, "1.targets.json", Metadata(targets), [top["targets"]])
-        for name, signer in own.items():
-            _write(folder, f"1.{name}.json", Metadata(Targets(expires=_after(clock(), "class"))), [signer])
-        _write(folder, "1.snapshot.json", Metadata(snapshot), [top["snapshot"]])
-        _write(folder, "timestamp.json", Metadata(timestamp), [top["timestamp"]])
+            _check_class(name)
+        # What a killed call left is all of version 1, and without a timestamp: it is written again.
+        if any(not path.name.startswith("1.") for path in (folder / "metadata").glob("*.json")):
+            raise ReleaseError(f"{folder} already is a repository; choose another folder")
+        with ExitStack() as failed:
+
+            def new_key(name: str) -> CryptoSigner:
+                signer = keys.make(name)
+                failed.callback(keys.remove, name)
+                return signer
+
+            _write_first(folder, new_key, classes, root_keys, (now or (lambda: datetime.now(timezone.utc)))())
+            failed.pop_all()
         return cls(folder, keys, now)
 
     # ---- what is there
@@ -183,9 +170,13 @@ class Repository:
         """Makes a list of releases the current one of its class.
 
         Raises:
-            UpdateError: a newer Refocus wrote the one before, with fields that would be lost.
+            ReleaseError: an older Refocus made the repository with a name that is none of a class.
+            UpdateError: a newer Refocus wrote the one before, with fields that would be lost; or no device could read
+                the new one.
         """
         name, content = channel.device_class, encode_channel(channel)
+        _check_class(name)
+        decode_channel(content, f"the new {name}/{CHANNEL}")
         before = self._channel_file(name)
         if before is not None:
             check_whole(before.read_bytes(), str(before))
@@ -237,10 +228,8 @@ class Repository:
         Raises:
             ReleaseError: there is no such role, or keys that must sign are not at hand.
         """
-        if role not in ("root", "targets", "snapshot", "timestamp", *self.classes()):
-            raise ReleaseError(
-                f"--role {role}: expected root, targets, snapshot, timestamp or one of {', '.join(self.classes())}"
-            )
+        if role not in (*TOP_ROLES, *self.classes()):
+            raise ReleaseError(f"--role {role}: expected {', '.join(TOP_ROLES)} or one of {', '.join(self.classes())}")
         delegated = role in self.classes()
         # All are needed in the end, and a new root counts at once: without the others no device would trust the rest.
         for needed in ("targets" if delegated else "root", *({"snapshot", "timestamp"} - {role})):
@@ -357,6 +346,45 @@ class Repository:
 def open_repository(folder: Path, keys: Path) -> Repository:
     """The repository of a folder, with the keys that are in another one."""
     return Repository(folder, KeyRing(keys))
+
+
+def _check_class(name: str) -> None:
+    try:
+        msgspec.convert(name, ClassName)
+    except msgspec.ValidationError:
+        expected = "1 to 32 lower-case letters, digits and hyphens, the first no hyphen, as phone-7"
+        raise ReleaseError(f"--device-class {name!r}: expected {expected}") from None
+    if name in TOP_ROLES:
+        raise ReleaseError(f"--device-class {name}: TUF has a role of that name; choose another")
+
+
+def _write_first(
+    folder: Path, new_key: Callable[[str], CryptoSigner], classes: list[str], root_keys: int, now: datetime
+) -> None:
+    """Version 1 of all metadata of a repository without releases."""
+    signers = [new_key(f"root-{number}") for number in range(1, root_keys + 1)]
+    top = {name: new_key(f"{name}-1") for name in TOP_ROLES[1:]}
+    own = {name: new_key(f"{name}-1") for name in classes}
+    root = Root(expires=_after(now, "root"), consistent_snapshot=True)
+    for signer in signers:
+        root.add_key(signer.public_key, "root")
+    root.roles["root"].threshold = ROOT_THRESHOLD
+    for name, signer in top.items():
+        root.add_key(signer.public_key, name)
+    roles = {name: DelegatedRole(name, [], 1, terminating=True, paths=[f"{name}/*"]) for name in classes}
+    targets = Targets(expires=_after(now, "targets"), delegations=Delegations({}, roles))
+    snapshot = Snapshot(expires=_after(now, "snapshot"))
+    for name, signer in own.items():
+        targets.add_key(signer.public_key, name)
+        snapshot.meta[f"{name}.json"] = MetaFile(1)
+    (folder / "metadata").mkdir(parents=True, exist_ok=True)
+    (folder / "targets").mkdir(exist_ok=True)
+    _write(folder, "1.root.json", Metadata(root), signers)
+    _write(folder, "1.targets.json", Metadata(targets), [top["targets"]])
+    for name, signer in own.items():
+        _write(folder, f"1.{name}.json", Metadata(Targets(expires=_after(now, "class"))), [signer])
+    _write(folder, "1.snapshot.json", Metadata(snapshot), [top["snapshot"]])
+    _write(folder, "timestamp.json", Metadata(Timestamp(expires=_after(now, "timestamp"))), [top["timestamp"]])
 
 
 def _write(folder: Path, name: str, metadata: Metadata[Any], signers: list[CryptoSigner]) -> None:

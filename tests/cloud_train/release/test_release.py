@@ -27,6 +27,7 @@ from refocus.cloud_train.release.stages import (
     withdraw,
 )
 from refocus.edge.bundle.load import write_manifest
+from refocus.edge.errors import UpdateError
 from refocus.edge.update.device_state import TrustedVersions
 from refocus.edge.update.repository import RepositoryClient
 from refocus.edge.update.rules import Report
@@ -279,6 +280,78 @@ def test_a_repository_without_sense_is_refused(tmp_path, folder):
         Repository.create(tmp_path / "r", KeyRing(tmp_path / "k"), ["phone"], root_keys=1)
     with pytest.raises(ReleaseError, match="already is a repository"):
         Repository.create(folder / "repository", KeyRing(tmp_path / "k"), ["phone"])
+
+
+@pytest.mark.parametrize(
+    "name", ["Phone 7", "pho*", "a/b", "", "-a", "a" * 33, "phone\n", "root", "targets", "snapshot", "timestamp"]
+)
+def test_a_class_that_no_device_could_read_is_refused_before_anything_is_made(name, tmp_path):
+    with pytest.raises(ReleaseError, match="--device-class"):
+        Repository.create(tmp_path / "r", KeyRing(tmp_path / "k"), ["phone", name])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_list_that_no_device_could_read_is_never_signed(tmp_path):
+    repository = Repository.create(tmp_path / "r", KeyRing(tmp_path / "k"), ["phone"])
+    before = {path: path.read_bytes() for path in repository.folder.rglob("*.json")}
+    with pytest.raises(UpdateError, match="the new phone/channel.json holds no releases that this refocus can read"):
+        repository.put_channel(msgspec.structs.replace(repository.channel("phone"), serial=0))
+    with pytest.raises(ReleaseError, match="--device-class 'Phone 7': expected 1 to 32 lower-case letters"):
+        repository.put_channel(msgspec.structs.replace(repository.channel("phone"), device_class="Phone 7"))
+    assert {path: path.read_bytes() for path in repository.folder.rglob("*.json")} == before
+
+
+def test_a_repository_that_could_not_be_made_is_made_by_the_next_call(tmp_path, monkeypatch):
+    """Whichever write failed, of keys or of metadata; keys that were there before stay."""
+    folder, keys = tmp_path / "r", KeyRing(tmp_path / "k")
+    KeyRing(keys.folder).make("tv-1")
+    with pytest.raises(ReleaseError, match="already has tv-1; choose an empty folder"):
+        Repository.create(folder, keys, ["phone", "tv"])
+    assert [path.name for path in keys.folder.iterdir()] == ["tv-1.pem"]
+    write, moments = repository_module.write_durably, 0
+    while True:
+        left = [moments]
+
+        def failing(path, content, left=left):
+            if left[0] == 0:
+                raise OSError("the disk is full")
+            left[0] -= 1
+            write(path, content)
+
+        monkeypatch.setattr(repository_module, "write_durably", failing)
+        try:
+            Repository.create(folder, keys, ["phone"])
+        except OSError:
+            moments += 1
+        else:
+            break
+    monkeypatch.undo()
+    assert moments == 5, "root, targets, class, snapshot, timestamp"
+    assert Repository(folder, keys).classes() == ["phone"]
+    with pytest.raises(ReleaseError, match="already is a repository"):
+        Repository.create(folder, KeyRing(tmp_path / "others"), ["phone"])
+    (folder / "metadata" / "timestamp.json").unlink()
+    Repository.create(folder, KeyRing(tmp_path / "others"), ["phone"])  # as after a call that was killed
+
+
+def test_a_repository_in_use_is_not_made_again_where_its_timestamp_is_gone(tmp_path):
+    Repository.create(tmp_path / "r", KeyRing(tmp_path / "k"), ["phone"]).renew()
+    (tmp_path / "r" / "metadata" / "timestamp.json").unlink()
+    with pytest.raises(ReleaseError, match="already is a repository"):
+        Repository.create(tmp_path / "r", KeyRing(tmp_path / "others"), ["phone"])
+
+
+def test_a_key_that_could_not_be_written_is_not_there(tmp_path, monkeypatch):
+    from refocus.cloud_train.release import keys as keys_module
+
+    def failing(descriptor):
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(keys_module.os, "fsync", failing)
+    with pytest.raises(OSError, match="the disk is full"):
+        KeyRing(tmp_path).make("root-1")
+    monkeypatch.undo()
+    KeyRing(tmp_path).make("root-1")
 
 
 def test_the_commands_make_offer_and_take_back(bundle, tmp_path):
