@@ -112,7 +112,8 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str], several: 
         several: as of :func:`refocus.cloud_train.data.imagefolder.load_photos`.
 
     Raises:
-        DataError: a file is damaged, no column holds photos, or the label column is missing.
+        DataError: a file is damaged, no column holds photos, the label column is missing, or one file has a column, or
+            names of its classes, that another one lacks.
     """
     import pyarrow
     from pyarrow import parquet
@@ -120,16 +121,18 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str], several: 
     paths = {path.relative_to(folder).as_posix(): path for path in parquet_files(folder)}
     try:
         files = {name: parquet.ParquetFile(path) for name, path in paths.items()}
-        features = _features(next(iter(files.values())).schema_arrow)
-        image = _image_column(next(iter(files.values())).schema_arrow, features, where)
-        present = set(next(iter(files.values())).schema_arrow.names)
-        _check_label(present - {image}, columns["label"], where)
-        wanted = {to: name for to, name in columns.items() if name in present}
+        schemas = {name: file.schema_arrow for name, file in files.items()}
+        first = next(iter(schemas.values()))
+        image = _image_column(first, _features(first), where)
+        _check_label({*first.names} - {image}, columns["label"], where)
+        wanted = {to: name for to, name in columns.items() if any(name in schema.names for schema in schemas.values())}
+        _check_each_has(schemas, [image, *wanted.values()], where)
         read = {name: file.read([*dict.fromkeys(wanted.values())]) for name, file in files.items()}
     except (pyarrow.ArrowException, OSError) as error:
         raise DataError(f"--data {where}: its Parquet files cannot be read ({error})") from None
+    names_of = {to: _class_names(schemas, name, where) for to, name in wanted.items()}
     of: dict[str, list[str]] = {
-        to: [text for table in read.values() for text in _texts(table[name], features.get(name))]
+        to: [text for file, table in read.items() for text in _texts(table[name], names_of[to][file])]
         for to, name in wanted.items()
     }
     photo = [f"{name}#{row}" for name, table in read.items() for row in range(table.num_rows)]
@@ -181,9 +184,42 @@ def _check_label(present: set[str], label: str, where: str) -> None:
         )
 
 
-def _texts(column: Any, feature: Any) -> Sequence[str]:
-    """Values as text; numbers of classes as their names. Nothing, or a negative class, is ""."""
-    names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
+def _check_each_has(schemas: Mapping[str, Any], columns: Sequence[str], where: str) -> None:
+    """Raises DataError where a file lacks a column that another one has."""
+    for column in columns:
+        has = [name for name, schema in schemas.items() if column in schema.names]
+        for name in schemas:
+            if name not in has:
+                raise DataError(
+                    f"--data {where}: {name} has no column '{column}', which {has[0]} has; expected the same columns in"
+                    " each file"
+                )
+
+
+def _class_names(schemas: Mapping[str, Any], column: str, where: str) -> dict[str, list[Any] | None]:
+    """By file, the names that it notes of a column's numbers; None of a column of text, or where none are noted.
+
+    Raises:
+        DataError: a file has numbers of classes without names, and another one names them.
+    """
+    import pyarrow
+
+    found = {}
+    for file, schema in schemas.items():
+        noted = _features(schema).get(column)
+        found[file] = noted.get("names") if isinstance(noted, dict) and noted.get("_type") == "ClassLabel" else None
+    named = next((file for file, names in found.items() if names is not None), None)
+    for file, names in found.items():
+        if named is not None and names is None and pyarrow.types.is_integer(schemas[file].field(column).type):
+            raise DataError(
+                f"--data {where}: {file} does not name the classes of its column '{column}', and {named} does; expected"
+                " their names in the schema of each file"
+            )
+    return found
+
+
+def _texts(column: Any, names: Sequence[Any] | None) -> Sequence[str]:
+    """Values as text; numbers of classes as their names, where there are some. Nothing, or a negative class, is ""."""
     values = column.to_pylist()
     if names is None:
         return [as_text(value) for value in values]

@@ -43,12 +43,12 @@ def photo(colour):
     return stream.getvalue()
 
 
-def write_shard(path, labels, people=(), first=0, group=4):
+def write_shard(path, labels, people=(), first=0, group=4, names=NAMES):
     """As ``datasets`` writes one: photos as structures, classes as numbers, their names in the schema."""
     photos = [{"bytes": photo((first + row, 0, 0)), "path": None} for row in range(len(labels))]
     columns = {"image": photos, "kind": labels, **({"owner": people} if people else {})}
     table = pyarrow.table(columns)
-    noted = {"image": {"_type": "Image"}, "kind": {"_type": "ClassLabel", "names": NAMES}}
+    noted = {"image": {"_type": "Image"}, **({"kind": {"_type": "ClassLabel", "names": names}} if names else {})}
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": noted}})})
     path.parent.mkdir(exist_ok=True)
     parquet.write_table(table, path, row_group_size=group)
@@ -112,6 +112,26 @@ def test_a_data_set_of_another_kind_is_refused(cached):
     (cached / "train.parquet").write_bytes(b"PAR1 damaged PAR1")
     with pytest.raises(DataError, match="cannot be read"):
         load_photos(Path("hf:some/pets"))
+
+
+def test_numbers_of_classes_are_named_by_the_file_that_they_are_in(cached):
+    write_shard(cached / "animals" / "train.parquet", [0, 1, 0], names=["cat", "dog"])
+    write_shard(cached / "fruits" / "train.parquet", [0, 1, 2], names=["apple", "dog", "pear"])
+    table = load_photos(Path("hf:some/pets"), "kind")
+    assert [table.classes[label] for label in table.label] == ["cat", "dog", "cat", "apple", "dog", "pear"]
+
+
+def test_a_file_that_lacks_what_another_one_has_is_named(cached):
+    write_shard(cached / "test.parquet", [0, 1], list("ab"))
+    write_shard(cached / "train.parquet", [0, 1])
+    with pytest.raises(DataError, match=r"train.parquet has no column 'owner', which test.parquet has"):
+        load_photos(Path("hf:some/pets"), "kind", "owner")
+    parquet.write_table(pyarrow.table({"image": [{"bytes": photo((0, 0, 0))}]}), cached / "train.parquet")
+    with pytest.raises(DataError, match=r"train.parquet has no column 'kind', which test.parquet has"):
+        load_photos(Path("hf:some/pets"), "kind")
+    write_shard(cached / "train.parquet", [0, 1], names=None)
+    with pytest.raises(DataError, match=r"train.parquet does not name the classes of its column 'kind', and test"):
+        load_photos(Path("hf:some/pets"), "kind")
 
 
 def test_a_row_without_a_photo_is_said_when_it_is_read(cached):
