@@ -129,8 +129,9 @@ def _open_zip(path: Path) -> Source:
         try:
             with lock:
                 return archive.read(name)
-        except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError) as error:  # damaged, or encrypted
-            raise DataError(f"{path}: {name} cannot be read ({error})") from None
+        except Exception as error:  # damaged, or encrypted: zipfile and its decompressors raise many types
+            why = str(error) or type(error).__name__
+            raise DataError(f"{path}: {name} cannot be read ({why}); restore it") from None
 
     return sorted(files), read, lambda name: str(files[name].CRC)
 

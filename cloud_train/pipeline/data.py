@@ -156,14 +156,14 @@ def photos_to_test(table: PhotoTable, per_person: int, labels: set[str]) -> Phot
 
 
 def _read_all(table: PhotoTable) -> tuple[np.ndarray, int]:
-    """(R,) SHA-256 of every photo's bytes, "" of those that cannot be decoded; and how many those are."""
+    """(R,) SHA-256 of every photo's bytes, "" of those that cannot be read or decoded; and how many those are."""
     digests = []
     for name in track(table.photo.tolist(), "reading photos", len(table)):
-        content = table.read(name)
         try:
+            content = table.read(name)
             preprocess(content, _ANY, name)
             digests.append(hashlib.sha256(content).hexdigest())
-        except PhotoError:
+        except (DataError, PhotoError):
             digests.append("")
     return np.array(digests, dtype="<U64"), digests.count("")
 

@@ -348,6 +348,25 @@ def test_a_zip_file_reads_like_its_folder(folder, tmp_path_factory):
     assert table.read(table.photo[0]) == png()
 
 
+@pytest.mark.parametrize("kind", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+@pytest.mark.parametrize("damage", [b"\xff", b"\0"])
+def test_a_damaged_photo_in_a_zip_file_is_named(kind, damage, tmp_path):
+    """However it is packed: each decompressor has an error of its own."""
+    path = tmp_path / "photos.zip"
+    with zipfile.ZipFile(path, "w", kind) as archive:
+        for name in ("a/1.png", "b/2.png"):
+            archive.writestr(name, png() + bytes(range(256)))
+        member = archive.infolist()[1]
+    content = bytearray(path.read_bytes())
+    start = member.header_offset + 30 + len(member.filename)
+    content[start : start + member.compress_size] = damage * member.compress_size
+    path.write_bytes(content)
+    table = load_photos(path)
+    assert table.read("a/1.png")
+    with pytest.raises(DataError, match=r"photos\.zip: b/2\.png cannot be read \(.+\); restore it"):
+        table.read("b/2.png")
+
+
 def test_without_metadata_every_folder_is_a_class(folder):
     (folder / "b").mkdir()
     (folder / "b" / "3.JPG").write_bytes(png())

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +189,23 @@ def test_photos_that_teach_nothing_or_twice_are_left_out_and_counted(photos, tmp
     ]
     found = choose_photos(album(folder, rows + extra), tmp_path / "photos.csv", None)
     assert (found["photos"], found["unreadable"], found["left_out"]) == (6, 1, 3)
+    assert [row["photo"] for row in read_list(tmp_path / "photos.csv")] == [row[0] for row in rows]
+
+
+def test_a_damaged_photo_in_a_zip_is_left_out_and_counted(photos, tmp_path):
+    folder, rows = photos
+    album(folder, [*rows, (photo(folder, "x.png", 90), "cat", "ann", "train")])
+    path = tmp_path / "photos.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(folder.iterdir()):
+            archive.write(file, file.name)
+        member = archive.getinfo("x.png")
+    content = bytearray(path.read_bytes())
+    start = member.header_offset + 30 + len(member.filename)
+    content[start : start + member.compress_size] = b"\xff" * member.compress_size
+    path.write_bytes(content)
+    found = choose_photos(PipelineConfig(data=DataConfig(source=str(path))), tmp_path / "photos.csv", None)
+    assert (found["photos"], found["unreadable"], found["left_out"]) == (6, 1, 0)
     assert [row["photo"] for row in read_list(tmp_path / "photos.csv")] == [row[0] for row in rows]
 
 
