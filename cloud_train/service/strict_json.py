@@ -28,12 +28,12 @@ def check_json(content: bytes) -> None:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice[:40]!a} appears twice in one object")
-    return found
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            raise ValueError(f"the name {name[:40]!a} appears twice in one object")
+        seen.add(name)
+    return dict(pairs)
 
 
 def _no_number(text: str) -> Any:

@@ -152,6 +152,27 @@ def test_json_that_readers_take_differently_is_refused_without_a_traceback(body,
     assert "Traceback" not in log.read_text()
 
 
+def test_names_of_a_large_object_are_not_each_compared_with_all_others():
+    """A request of 64 kB, the last of whose 8000 names comes twice, would hold up everybody else for a second."""
+    from refocus.cloud_train.service.strict_json import _unique
+
+    compared = 0
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    names = [Name(number) for number in range(8000)]
+    with pytest.raises(ValueError, match="the name '7999' appears twice in one object"):
+        _unique([(name, 0) for name in [*names, Name(7999)]])
+    assert compared < 10 * len(names)
+
+
 def test_two_authorization_headers_are_refused(served):
     port, _ = served
     one, other = (f"Authorization: Bearer {token}\r\n" for token in (TOKEN, "wrong"))
