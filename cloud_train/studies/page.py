@@ -112,11 +112,12 @@ def seeds_line(document: Document) -> str:
 
 def about_people(document: Document) -> str:
     """Of studies that are evaluated on unseen people with a history."""
-    data, seconds = document["data"], sum(row.get("seconds", 0) for row in document["rows"])
+    data, seconds = document["data"], [row["seconds"] for row in document["rows"] if "seconds" in row]
+    time = f", {sum(seconds) / 60:.0f} minutes of one core" if seconds else ""
     return (
         f"{data['targets']} target photos of {data['test_clients']} unseen {judged_people(document)}, each with"
         f" {document['history']} history photos unless said otherwise, backbone `{document['backbone']}`,"
-        f"{_block(document)} {seeds_line(document)}, {seconds / 60:.0f} minutes of one core."
+        f"{_block(document)} {seeds_line(document)}{time}."
     )
 
 

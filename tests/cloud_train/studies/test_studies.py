@@ -28,6 +28,7 @@ from refocus.cloud_train.studies.iciia.points import (
 )
 from refocus.cloud_train.studies.iciia.rivals import labelled_points, shares_point
 from refocus.cloud_train.studies.iciia.tables import ablation_points, partition_points
+from refocus.cloud_train.studies.page import about_people
 from refocus.cloud_train.train import IciiaSettings
 from refocus.edge.errors import RefocusError
 from tests.tiny import WIDTH
@@ -218,6 +219,12 @@ def test_studies_are_on_the_results_page(heterogeneity, tmp_path, capsys):
     assert all(len(row) == len(header) for row in rows)
     print_study(heterogeneity)
     assert "heterogeneity" in capsys.readouterr().out
+
+
+def test_a_study_whose_rows_have_no_time_is_not_said_to_have_taken_none():
+    document = {"data": {"targets": 4, "test_clients": 2}, "history": 8, "backbone": "resnet10t", "seeds": [0]}
+    assert about_people({**document, "rows": [{}]}).endswith("backbone `resnet10t`, seeds 0.")
+    assert about_people({**document, "rows": [{"seconds": 90}, {"seconds": 30}]}).endswith(", 2 minutes of one core.")
 
 
 def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(heterogeneity, tmp_path):
