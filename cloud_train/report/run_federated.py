@@ -27,7 +27,7 @@ from refocus.cloud_train.report.run_story import (
     served_row,
 )
 from refocus.cloud_train.runs.folder import read_settings
-from refocus.cloud_train.studies.federated import shares
+from refocus.cloud_train.studies.federated import kept_round, shares
 from refocus.cloud_train.studies.page import Document, Table
 from refocus.cloud_train.tracking import Curve, read_curves
 
@@ -60,7 +60,9 @@ def federated_story(folder: Path) -> Story:
     document, trainings = read_document(folder / "studies" / "federated.json"), _trainings(folder)
     story = Story(f"Training run {folder.absolute().name}: clients who train together")
     judged = [training for training in trainings if training.result is not None]
-    if document is None:
+    # A deployed run has no document.
+    ended = (folder / "deployment.json").exists() and 0 < len(trainings) == len(judged)
+    if document is None and not ended:
         story.missing.append(not_ended(f"{len(judged)} of the {len(trainings)} trainings that were begun are judged"))
     story.facts = [
         ("photos", Path(config.source).name),
@@ -125,7 +127,7 @@ def _budgets(trainings: Sequence[Training], config: FederatedConfig) -> Table:
               "clients in a round", "bytes sent by a client", "bytes sent to a client", "time"]  # fmt: skip
     rows = []
     for one in trainings:
-        kept = str(one.result["kept_round"]) if one.result is not None else "not ended"
+        kept = str(kept_round(one.result)) if one.result is not None else "not ended"
         steps = [record["steps"] for record in one.log if "steps" in record]
         allowed = config.recipe.steps or None
         rows.append(

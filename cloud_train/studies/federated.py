@@ -14,12 +14,15 @@ import numpy as np
 
 from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.federated.methods import ALWAYS, TITLES, find_method
-from refocus.cloud_train.federated.run import FederatedRun
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
 from refocus.cloud_train.studies import page
 from refocus.cloud_train.studies.pairs import paired
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
+SCRATCH = "from scratch"  # in the place of what a network was pretrained on
+# The round that clients get, by the recipe; the last one in documents that do not say.
+KEPT = {"last": "the last round", "best": "the round whose validation photos are recognised best"}
 # What the papers find: who should be better than whom, and where they say so.
 ORDERS = (
     ("pfedpg", "fedvpt", "pFedPG Tables 1 to 3"),
@@ -57,9 +60,10 @@ def study_federated(
         data=data_of_clients(run),
         backbone=config.backbone,
         arguments=config.arguments,
-        pretrained=Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people",
+        pretrained=_pretrained(config),
         always=list(always),
         rounds=config.recipe.rounds,
+        keep=config.recipe.keep,
         participation=config.recipe.participation,
         rows=[
             {**_row(name, results, always, moment), "rates": asdict(rates[name])}
@@ -68,6 +72,13 @@ def study_federated(
         ],
         orders=[*_orders(results)],
     )
+
+
+def _pretrained(config: FederatedConfig) -> str:
+    """What the network knew before clients trained."""
+    if config.scratch:
+        return SCRATCH
+    return Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people"
 
 
 def data_of_clients(run: FederatedRun) -> dict[str, Any]:
@@ -133,6 +144,7 @@ def _row(
         "gigaflops": float(np.mean([r["flops_per_photo"] for r in results])) / 1e9,
         "seconds": float(np.mean([r["seconds"] / r["clients"] for r in log])),
         "curve": _curve(results[0]),
+        "kept_rounds": [kept_round(result) for result in results],
     }
     if moment != "used":  # the rest is of the prompts that were generated
         row |= {
@@ -148,6 +160,11 @@ def _row(
 def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:
     """Each client's share of test photos that are recognised."""
     return [client[moment] / client["test"] for client in result[who]]
+
+
+def kept_round(result: Mapping[str, Any]) -> int:
+    """The round that clients get; the last one where a result of an earlier deployment does not say."""
+    return int(result.get("kept_round", len(result["log"])))
 
 
 def _mean_of(results: Sequence[Mapping[str, Any]], moment: str) -> float | None:
@@ -175,14 +192,16 @@ def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | Non
 def about_clients(document: page.Document) -> str:
     data = document["data"]
     alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
+    pretrained, kept = document["pretrained"], KEPT[document.get("keep", "last")]
     return (
         f"{data['classes']} classes; {data['clients']} clients ({data['partition']}{alpha}) with"
         f" {data['photos']} photos to train on and {data['targets']} to be judged by, {data['unseen']} more clients who"
-        f" come afterwards. `{document['backbone']}` {document['arguments']}, pretrained: {document['pretrained']}."
+        f" come afterwards. `{document['backbone']}` {document['arguments']},"
+        f" {pretrained if pretrained == SCRATCH else f'pretrained: {pretrained}'}."
         f" {document['rounds']} rounds, {document['participation']:.0%} of the clients in each,"
-        f" {page.seeds_line(document)}. Means are over clients, intervals too. *As used*: after the last round and what"
-        " the method itself does before use; *one round later*: after one more local round, whatever the method, which"
-        " is a common footing. Seconds are an order of magnitude: other work ran beside it."
+        f" {page.seeds_line(document)}. Means are over clients, intervals too. *As used*: after {kept} and"
+        " what the method itself does before use; *one round later*: after one more local round, whatever the method,"
+        " which is a common footing. Seconds are an order of magnitude: other work ran beside it."
     )
 
 

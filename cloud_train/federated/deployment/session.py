@@ -127,7 +127,13 @@ def run_session(folder: Path, present: Sequence[str], ask: Ask) -> None:
 
 def write_result(place: Path, members: list[dict[str, Any]], checkpoint: RoundCheckpoint, flops: float) -> None:
     """How each client is served in the end."""
-    result = {"members": members, "unseen": [], "log": checkpoint.log, "flops_per_photo": flops}
+    result = {
+        "members": members,
+        "unseen": [],
+        "log": checkpoint.log,
+        "kept_round": checkpoint.rounds,
+        "flops_per_photo": flops,
+    }
     write_file(place / "result.json", json.dumps(result) + "\n")
 
 

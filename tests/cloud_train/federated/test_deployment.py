@@ -38,6 +38,7 @@ from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.locks import one_at_a_time
+from refocus.cloud_train.report.run_report import write_run_report
 from refocus.cloud_train.runs.folder import same_inputs, save_settings
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import file_sha256
@@ -107,6 +108,20 @@ def test_messages_and_states_on_disk_change_no_number(method, rates, simulated, 
             for said_here in ("seconds", "steps", "loss", "accuracy"):  # the last three in the simulation alone
                 record.pop(said_here, None)
     assert found["log"] == expected["log"]
+
+
+def test_the_report_of_a_deployed_run_says_which_round_its_clients_get(simulated, tmp_path):
+    folder, names = deploy(tmp_path / "deployed", simulated, "head", Rates(0.25))
+    run_session(folder, names, Party(tmp_path / "sites", simulated))
+    path = place_of(folder) / "result.json"
+    result = json.loads(path.read_text())
+    assert result.pop("kept_round") == 3
+    for _ in ("as it is written", "as earlier releases wrote it"):
+        story = write_run_report(folder, tmp_path / "page.html")
+        assert story.missing == []
+        header, (row,) = story.budgets
+        assert dict(zip(header, row, strict=True))["round that is kept"] == "3"
+        path.write_text(json.dumps(result))
 
 
 def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulated, tmp_path):

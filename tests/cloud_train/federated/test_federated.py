@@ -41,6 +41,7 @@ from refocus.cloud_train.methods.peft.prompt_generator import AttentionGenerator
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.report.results_page import write_results_page
+from refocus.cloud_train.studies.federated import about_clients, study_federated
 from refocus.edge.personal import file_name
 from refocus.export.program.checkpoint import load_checkpoint
 
@@ -636,6 +637,26 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     other = refocus(*asked, "--set", "rates=[0.1]")
     assert other.returncode == 1
     assert "holds a run with other settings" in other.stderr
+
+
+def test_a_network_from_scratch_and_the_best_round_are_said_to_be_that(tmp_path):
+    squares = photos(count=80)
+    np.savez(tmp_path / "squares.npz", x=squares.pixels.permute(0, 2, 3, 1).numpy(), y=squares.label.numpy(),
+             client=np.arange(80) % 2)  # fmt: skip
+    about = dict(img_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2)
+    recipe = replace(RECIPE, watch=1, keep="best")
+    config = FederatedConfig(str(tmp_path / "squares.npz"), unseen=0, arguments=about, scratch=True, recipe=recipe)
+    document = study_federated(FederatedRun(tmp_path / "run", config), [], [0], "refocus train federated")
+    assert (document["pretrained"], document["keep"]) == ("from scratch", "best")
+    for row in document["rows"]:
+        validation = dict(row["curve"])
+        assert validation[row["kept_rounds"][0]] == max(validation.values())
+    assert "'num_heads': 2}, from scratch. 2 rounds" in about_clients(document)
+    assert "*As used*: after the round whose validation photos are recognised best and what" in about_clients(document)
+    earlier = {**document, "pretrained": "on embedded letters of other people"}
+    del earlier["keep"]
+    assert "'num_heads': 2}, pretrained: on embedded letters of other people. 2 rounds" in about_clients(earlier)
+    assert "*As used*: after the last round and what the method itself does before use;" in about_clients(earlier)
 
 
 def test_prompts_for_each_group_are_trained_by_one_command(refocus, tmp_path):
