@@ -103,12 +103,13 @@ def gather(
     """Decodes every client's photos and divides them.
 
     The table's own test photos stay test photos; else a fifth of each client's photos is for tuning and a fifth for
-    judging, at random. Photos that are equal to the pixel are kept once in all, so that none is on both sides.
+    judging, at random. Photos that are equal to the pixel are kept once in all, so that none is on both sides. Clients
+    with too few photos, or with one alone beside their test photos, are left out.
 
     Args:
         client: (R,), "" for photos of nobody.
         most: photos of a client, at most, drawn at random.
-        unseen: share of the clients that does not train.
+        unseen: share of the clients that does not train; one at least trains.
         hold_out: a domain none of whose clients trains, in the place of a share of the clients.
 
     Raises:
@@ -132,13 +133,27 @@ def gather(
     people = {name: rows for name, rows in everybody if len(rows) >= FEWEST}
     if len(people) < len(everybody):
         say(f"{len(everybody) - len(people)} of {len(everybody)} clients have fewer than {FEWEST} photos: left out")
+    untaught = [name for name, rows in people.items() if (table.split[rows] != "test").sum() == 1]
+    if untaught:
+        say(
+            f"{len(untaught)} of {len(everybody)} clients have one photo that is not for judging, and need one to train"
+            f" on and one to tune with: left out, as {untaught[0]}"
+        )
+        people = {name: rows for name, rows in people.items() if name not in untaught}
     if len(people) < 2:
-        raise DataError(f"{len(people)} clients have {FEWEST} photos or more; add photos, or fewer clients")
+        raise DataError(
+            f"{len(people)} clients have {FEWEST} photos or more, two of them not for judging; add photos, or fewer"
+            " clients"
+        )
     roles = {name: _divide(table.split[rows], rows, rng) for name, rows in people.items()}
     assert_no_photo_twice(pixels, [part for parts in roles.values() for part in parts.values()])
     made = {name: _client(name, parts, table, pixels, contract) for name, parts in roles.items()}
     names = rng.permutation(sorted(made)).tolist()
-    later = _held_out(table, people, hold_out) if hold_out else set(names[: round(unseen * len(names))])
+    later = (
+        _held_out(table, people, hold_out)
+        if hold_out
+        else set(names[: min(round(unseen * len(names)), len(names) - 1)])
+    )
     digest = hashlib.sha256(table.fingerprint().encode() + pixels.tobytes())
     for name, parts in sorted(roles.items()):
         digest.update(f"{name} {name in later} {[parts[role].tolist() for role in SHARES]}".encode())
@@ -236,11 +251,6 @@ def _divide(split: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> di
     mixed = rng.permutation(rows)
     if (split == "test").any() and (split != "test").any():
         judged, rest = rows[split == "test"], rng.permutation(rows[split != "test"])
-        if len(rest) < 2:
-            raise DataError(
-                f"a client has {len(judged)} photos for judging and {len(rest)} for training; expected one or more for"
-                " training and one for tuning"
-            )
         tuned = max(1, round(len(rest) * SHARES["validation"] / (1 - SHARES["test"])))
         return {"train": rest[tuned:], "validation": rest[:tuned], "test": judged}
     ends = np.cumsum([round(share * len(mixed)) for share in SHARES.values()])[:-1]

@@ -552,6 +552,33 @@ def test_two_clients_are_the_fewest(tmp_path):
         gather(table, table.client, replace_crop(16), 20, 0.0, 0)
 
 
+def dealt(*clients):
+    """Photos of clients, each with so many to train on and so many for judging."""
+    sizes = [train + test for train, test in clients]
+    split = np.concatenate([np.repeat(["train", "test"], each) for each in clients])
+    client = np.repeat([f"c{number}" for number in range(len(clients))], sizes)
+    return replace(glyphs.glyphs(0, {"test": 1}, sum(sizes)), client=client, split=split)
+
+
+def test_a_client_with_one_photo_to_train_on_refuses_no_other(caplog):
+    table = dealt((20, 10), (1, 14), (2, 13), (3, 1))
+    with caplog.at_level("INFO"):
+        found = gather(table, table.client, replace_crop(16), 30, 0.0, 0)
+    assert [client.name for client in found.members] == ["c0", "c2"]
+    assert "1 of 4 clients have fewer than 15 photos: left out" in caplog.text
+    assert "1 of 4 clients have one photo that is not for judging" in caplog.text
+    assert "left out, as c1" in caplog.text
+    table = dealt((20, 10), (1, 14))
+    with pytest.raises(DataError, match="1 clients have 15 photos or more, two of them not for judging"):
+        gather(table, table.client, replace_crop(16), 30, 0.0, 0)
+
+
+def test_newcomers_leave_somebody_who_trains():
+    table = dealt((20, 10), (20, 10))
+    found = gather(table, table.client, replace_crop(16), 30, 0.9, 0)
+    assert (len(found.members), len(found.unseen)) == (1, 1)
+
+
 def test_photos_in_folders_of_their_classes_are_of_no_client_until_they_are_dealt(refocus, tmp_path):
     squares = photos(count=80)
     for number, (pixels, label) in enumerate(zip(squares.pixels, squares.label.tolist(), strict=True)):
