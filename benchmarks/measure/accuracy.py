@@ -74,7 +74,8 @@ def read_labelled(source: Path, person: str, label: str, split: str, photos_per_
         split: take the rows whose column ``split`` says so; "" takes all.
 
     Raises:
-        LabelledDataError: no such file or columns, a row that ends before one of them, or no rows.
+        LabelledDataError: no such file or columns, a row that ends before one of them, or no rows; and when a photo is
+            read that is missing or damaged.
     """
     rows, read = _open(source)
     advice = {
@@ -141,12 +142,23 @@ def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> t
 
 
 def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:
-    try:
-        read: Callable[[str], bytes] = _reader(source) if source.is_dir() else zipfile.ZipFile(source).read
-        text = read("metadata.csv").decode("utf-8-sig")  # Excel begins a UTF-8 file with a byte order mark
-        return list(csv.DictReader(io.StringIO(text, newline=""))), read
-    except (OSError, KeyError, ValueError, csv.Error, zipfile.BadZipFile) as error:
+    try:  # zipfile and its decompressors raise many types
+        content: Callable[[str], bytes] = _reader(source) if source.is_dir() else zipfile.ZipFile(source).read
+        text = content("metadata.csv").decode("utf-8-sig")  # Excel begins a UTF-8 file with a byte order mark
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except Exception as error:
         raise LabelledDataError(f"{source}: expected a folder or zip with metadata.csv ({error})") from None
+
+    def read(name: str) -> bytes:
+        try:
+            return content(name)
+        except Exception as error:  # missing, damaged or encrypted
+            why = str(error) or type(error).__name__
+            raise LabelledDataError(
+                f"{source}: {name}, which metadata.csv names, cannot be read ({why}); restore it or remove its row"
+            ) from None
+
+    return rows, read
 
 
 def _reader(folder: Path) -> Callable[[str], bytes]:

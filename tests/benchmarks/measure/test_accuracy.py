@@ -166,6 +166,26 @@ def test_a_folder_without_metadata_is_refused(tmp_path):
         read_labelled(tmp_path, "client", "label", "", 64)
 
 
+@pytest.mark.parametrize("kind", ["folder", "zip"])
+def test_a_photo_that_is_missing_or_damaged_is_named(kind, tmp_path):
+    (tmp_path / "metadata.csv").write_text("file_name,label,client\ngone.png,a,anna\nbroken.png,b,anna\n")
+    source = tmp_path
+    if kind == "zip":
+        source = tmp_path / "photos.zip"
+        with zipfile.ZipFile(source, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.write(tmp_path / "metadata.csv", "metadata.csv")
+            archive.writestr("broken.png", bytes(range(256)))
+            member = archive.getinfo("broken.png")
+        content = bytearray(source.read_bytes())
+        start = member.header_offset + 30 + len(member.filename)
+        content[start : start + member.compress_size] = b"\xff" * member.compress_size
+        source.write_bytes(content)
+    photos = read_labelled(source, "client", "label", "", 64)
+    for name in ("gone.png", "broken.png"):
+        with pytest.raises(LabelledDataError, match=rf"{name}, which metadata\.csv names, cannot be read \(.+\); rest"):
+            photos.read(name)
+
+
 def test_someone_with_many_photos_has_several_streams_and_is_one_person(labelled):
     one, many = (read_labelled(labelled, "client", "label", "", size) for size in (64, 10))
     assert len(one.people) == 6
