@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from refocus.cloud_train.runs.iciia import Run
+    from refocus.edge.bundle import Bundle
 
 WIDTH = 512  # of its features, D
 STORED = WIDTH + 12  # numbers that are stored of a photo: its feature, and what the gate asks
@@ -40,3 +45,20 @@ def train_tiny_run(folder: Path) -> Run:
     run.train_head("iciia_t", IciiaConfig(width=WIDTH, layers=1), recipe, run.prepare(fabric), fabric, gate)
     bundle_of(run, run.head_path(0, "iciia_t"))
     return run
+
+
+def taught(bundle: Bundle, folder: Path, contents: Iterable[bytes]) -> Bundle:
+    """A copy of a bundle that names these photo files as those that taught it."""
+    import numpy as np
+    from msgspec import structs
+
+    from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, photo_hash, write_manifest
+
+    shutil.copytree(bundle.folder, folder)
+    hashes = np.frombuffer(b"".join(sorted(map(photo_hash, contents))), np.int8).reshape(-1, 4)
+    content = b"".join(encode_tensors({"photos": hashes}))
+    (folder / "taught.safetensors").write_bytes(content)
+    listed = Defaults(file="taught.safetensors", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
+    manifest = load_bundle(folder).manifest
+    heads = (structs.replace(manifest.heads[0], taught_by=listed), *manifest.heads[1:])
+    return write_manifest(folder, structs.replace(manifest, heads=heads))

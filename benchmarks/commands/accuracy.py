@@ -69,8 +69,9 @@ def accuracy(
     loaded = load_bundle(bundle)
     photos, who = read_labelled(data, person, label, split, photos_per_person), ""
     if not training_photos:
-        photos, who = without_training_photos(photos, loaded, head)
-        logger.warning(who)
+        left, who = without_training_photos(photos, loaded, head)
+        logger.warning(who + ("" if left is photos else "; --with-training-photos keeps them"))
+        photos = left
     can, cannot = runnable(loaded, head, threads=threads)
     for target, why in cannot.items():
         logger.warning(f"{target}: not run here: {why}")

@@ -121,6 +121,14 @@ def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> t
 
     Where the bundle does not say what taught it, or nothing else is left, all photos stay, and the line says so.
     """
+    left, line = unseen_photos(photos, bundle, head)
+    if left.people:
+        return left, line
+    return photos, f"{line}: these figures are not those of people it has not met"
+
+
+def unseen_photos(photos: Photos, bundle: Bundle, head: str = "") -> tuple[Photos, str]:
+    """As :func:`without_training_photos`, but no photo is left where all of them taught the bundle."""
     taught_by = bundle.taught_by(head)
     total = sum(map(len, photos.people.values()))
     if not taught_by:
@@ -131,14 +139,13 @@ def without_training_photos(photos: Photos, bundle: Bundle, head: str = "") -> t
     }
     people = {person: rows for person, rows in people.items() if rows}
     left = sum(map(len, people.values()))
-    if not left:
-        return photos, f"all {total} photos taught this bundle: these figures are not those of people it has not met"
     if left == total:
         return photos, f"none of the {total} photos taught the bundle"
     text = json.dumps(people, sort_keys=True)
-    fingerprint = hashlib.sha256(text.encode()).hexdigest()
-    line = f"{total - left} of {total} photos taught the bundle and are left out; --with-training-photos keeps them"
-    return replace(photos, people=people, fingerprint=fingerprint), line
+    kept = replace(photos, people=people, fingerprint=hashlib.sha256(text.encode()).hexdigest())
+    if not left:
+        return kept, f"all {total} photos taught this bundle"
+    return kept, f"{total - left} of {total} photos taught the bundle and are left out"
 
 
 def _open(source: Path) -> tuple[list[dict[str, str]], Callable[[str], bytes]]:

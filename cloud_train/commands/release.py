@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,8 @@ from refocus.edge.commands import Json, print_result
 
 if TYPE_CHECKING:
     from refocus.cloud_train.release.repository import Repository
+
+logger = logging.getLogger(__name__)
 
 app = typer.Typer(help="Sign and publish releases, with staged rollout and withdrawal.", no_args_is_help=True)
 
@@ -122,13 +125,17 @@ def gate(
 
     from refocus.benchmarks.measure import read_labelled
     from refocus.cloud_train.errors import ReleaseError
-    from refocus.cloud_train.release.evidence import measure
+    from refocus.cloud_train.release.evidence import judging_photos, measure
     from refocus.cloud_train.release.gates import evaluate_gates, read_limits
     from refocus.edge.bundle import load_bundle
 
     most, people = read_limits(limits), read_labelled(photos, person, label, split, photos_per_person)
+    before, after = load_bundle(current), load_bundle(candidate)
+    people, who = judging_photos(before, after, people)
+    for line in who:
+        logger.warning(line)
     runtime, _, precision = to.partition(":")
-    evidence = measure(load_bundle(current), load_bundle(candidate), people, (runtime, precision))
+    evidence = measure(before, after, people, (runtime, precision))
     rows = evaluate_gates(evidence, most)
     print_result([asdict(row) for row in rows], map(str, rows), as_json)
     failed = [row for row in rows if not row.passed]

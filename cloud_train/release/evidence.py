@@ -11,7 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.benchmarks.measure import Photos, check_labels, evaluate, interleave
+from refocus.benchmarks.measure import Photos, check_labels, evaluate, interleave, unseen_photos
+from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.gates import Evidence
 from refocus.edge.bundle import Bundle
 from refocus.edge.personal import PersonalWeightStore, file_name, read_personal
@@ -21,6 +22,24 @@ from refocus.edge.taper import Bank, SelfImprovement
 
 ROUNDS = 96  # of the timer; its interval takes what noise is left
 BATCH = 8  # photos that a bank learns from at once
+
+
+def judging_photos(current: Bundle, candidate: Bundle, photos: Photos) -> tuple[Photos, list[str]]:
+    """The photos that taught neither bundle, and a line for each bundle that says who is judged.
+
+    Raises:
+        ReleaseError: no photo is left.
+    """
+    lines = []
+    for what, bundle in (("current", current), ("candidate", candidate)):
+        photos, line = unseen_photos(photos, bundle)
+        if not photos.people:
+            raise ReleaseError(
+                f"{photos.name}: no photo is left to judge by: {what} {bundle.folder}: {line}; give photos of people"
+                " whom neither bundle has met"
+            )
+        lines.append(f"{what}: {line}")
+    return photos, lines
 
 
 def measure(

@@ -23,8 +23,9 @@ from refocus.benchmarks.measure.accuracy import (
     without_training_photos,
 )
 from refocus.cloud_train.report.results_page import write_results_page
-from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, photo_hash, write_manifest
+from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, write_manifest
 from refocus.edge.errors import BundleError
+from tests.tiny import taught
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +58,6 @@ def test_accuracy_is_measured_printed_and_recorded(refocus, bundle, labelled, tm
     assert recorded.people == 6
 
 
-def taught(bundle, folder, contents):
-    """A copy of the bundle that names these photo files as those that taught it."""
-    shutil.copytree(bundle.folder, folder)
-    hashes = np.frombuffer(b"".join(sorted(map(photo_hash, contents))), np.int8).reshape(-1, 4)
-    content = b"".join(encode_tensors({"photos": hashes}))
-    (folder / "taught.safetensors").write_bytes(content)
-    listed = Defaults(file="taught.safetensors", sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
-    manifest = load_bundle(folder).manifest
-    heads = (structs.replace(manifest.heads[0], taught_by=listed), *manifest.heads[1:])
-    return write_manifest(folder, structs.replace(manifest, heads=heads))
-
-
 def test_photos_that_taught_the_bundle_are_left_out(refocus, bundle, labelled, tmp_path):
     photos = read_labelled(labelled, "client", "label", "", 64)
     files = sorted(file for rows in photos.people.values() for file, _ in rows)
@@ -79,7 +68,7 @@ def test_photos_that_taught_the_bundle_are_left_out(refocus, bundle, labelled, t
     done = refocus("accuracy", half.folder, "--data", labelled, "--json")
     about = json.loads(done.stdout)["accuracy_of_targets"]
     assert (about["photos"], about["judged"]) == (len(files[1::2]), line)
-    assert line in done.stderr
+    assert f"{line}; --with-training-photos keeps them" in done.stderr
     everything = json.loads(
         refocus("accuracy", half.folder, "--data", labelled, "--with-training-photos", "--json").stdout
     )["accuracy_of_targets"]

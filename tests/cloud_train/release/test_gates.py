@@ -9,7 +9,7 @@ import pytest
 
 from refocus.benchmarks.measure.accuracy import LabelledDataError, Photos
 from refocus.cloud_train.errors import ReleaseError
-from refocus.cloud_train.release.evidence import measure, shares, shares_of_bank
+from refocus.cloud_train.release.evidence import judging_photos, measure, shares, shares_of_bank
 from refocus.cloud_train.release.gates import (
     GATES,
     Evidence,
@@ -20,6 +20,7 @@ from refocus.cloud_train.release.gates import (
     worst_decile,
 )
 from refocus.edge.recognize.recognizer import Recognizer
+from tests.tiny import taught
 
 PEOPLE = 40
 
@@ -141,6 +142,40 @@ def test_streams_of_few_people_are_few_people(bundle, stream):
     assert found.current == pytest.approx([4 / 6, 0])
     with pytest.raises(ReleaseError, match="2 people are too few"):
         evaluate_gates(found, GateLimits(latency_ratio=10, least_people=3))
+
+
+def test_photos_that_taught_either_bundle_judge_neither(bundle, stream, tmp_path):
+    """The candidate learned from the first three, the current release from the third and fourth."""
+    people = {"anna": [(str(n), "x") for n in range(3)], "ben": [(str(n), "x") for n in range(3, 6)]}
+    photos = Photos("photos", "0" * 64, people, lambda name: stream[int(name)])
+    current, candidate = taught(bundle, tmp_path / "a", stream[2:4]), taught(bundle, tmp_path / "b", stream[:3])
+    left, lines = judging_photos(current, candidate, photos)
+    assert left.people == {"ben": [("4", "x"), ("5", "x")]}
+    assert lines == [
+        "current: 2 of 6 photos taught the bundle and are left out",
+        "candidate: 2 of 4 photos taught the bundle and are left out",
+    ]
+    assert "does not say which photos taught it" in judging_photos(bundle, bundle, photos)[1][1]
+    everything = taught(bundle, tmp_path / "c", stream[:6])
+    with pytest.raises(
+        ReleaseError, match=r"no photo is left to judge by: candidate .*all 4 photos taught this bundle"
+    ):
+        judging_photos(current, everything, photos)
+
+
+def test_the_gate_s_command_judges_no_photo_that_taught_the_candidate(refocus, bundle, stream, tmp_path):
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rows = [f"{n}.png,{bundle.manifest.head().labels[0]},p{n}" for n in range(4)]
+    (folder / "metadata.csv").write_text("\n".join(["file_name,label,client", *rows]))
+    for number in range(4):
+        (folder / f"{number}.png").write_bytes(stream[number])
+    half, all_of_them = taught(bundle, tmp_path / "half", stream[:2]), taught(bundle, tmp_path / "all", stream[:4])
+    done = refocus("release", "gate", bundle.folder, half.folder, folder)
+    assert "candidate: 2 of 4 photos taught the bundle and are left out" in done.stderr
+    assert "2 people are too few" in done.stderr
+    done = refocus("release", "gate", bundle.folder, all_of_them.folder, folder)
+    assert (done.returncode, "no photo is left to judge by" in done.stderr) == (1, True)
 
 
 def test_limits_are_data(tmp_path):
