@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from refocus.edge.errors import HistoryError
+from refocus.edge.history import likely_classes
 from refocus.edge.history.eviction import Bounds, make_room, oldest
 from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, first_row, pair_seal, recount
 
@@ -205,7 +206,9 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
 
 
 def forget(database: sqlite3.Connection, space: str) -> None:
-    """Deletes all features of a space; their bytes are gone from the file after the next scrub."""
+    """Deletes all features of a space, and what is known of them; their bytes are gone from the file after the next
+    scrub."""
+    likely_classes.forget(database, space)
     database.execute("delete from feature where space = ?", (space,))
     forget_paths(database, space)
     recount(database)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from refocus.edge.errors import HistoryError
+from refocus.edge.history import rows
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import LIKELY_TABLES, Classifier, LikelyClasses, classifier_seal, likely_seal
 
@@ -221,3 +222,11 @@ def test_the_page_of_profiles_says_how_they_are_stored():
         assert statement in plain
     assert f"`{likely_seal('c', 's', 1, 'p', LikelyClasses(np.array([2]), np.array([0.5])).value).hex()}`" in page
     assert f"`{classifier_seal('s', 'c', json.dumps(['yes', 'no'])).hex()}`" in page
+
+
+def test_a_space_that_a_finished_move_erased_leaves_no_classifier_for_the_next_bundle(history):
+    store(history, range(3))
+    store(history, range(3), space="t", by=THEIRS)
+    history.transaction(lambda database, _: rows.forget(database, "s"))
+    assert history.likely_by("s") is None
+    assert history.likely_by("t") == THEIRS
