@@ -268,8 +268,12 @@ class SelfImprovement:
         if before is not None:
             before.close()
         if task is None:
-            shutil.rmtree(self.folder / "personal", ignore_errors=True)  # or others would go on answering with it
+            self._remove_personal()
         return learned
+
+    def _remove_personal(self) -> None:
+        """Removes the personal model from the folder, or others would go on answering with it."""
+        shutil.rmtree(self.folder / "personal", ignore_errors=True)
 
     def _task(self, shares: np.ndarray) -> Task:
         classes = common_classes(shares)
@@ -323,7 +327,10 @@ class SelfImprovement:
             seen, calm, nats = found["seen"].copy(), int(found["calm"][0]), float(found["nats"][0])
             if not _are_probabilities(seen, len(self.bank.labels)) or not 0 <= nats <= MOST_CONVINCED:
                 return
-            self._personal = self._found() if found["personal"][0] else None
+            if found["personal"][0]:
+                self._personal = self._found()
+            else:  # a kill just before it was removed, or before it was noted, left it
+                self._remove_personal()
             task = self._personal.manifest.task if self._personal is not None else None
             more = {name: found[name].copy() for name in ("shares", "known") if name in found}  # since 0.2
             self._learned = _Learned(seen, task.classes if task is not None else (), nats, calm, **more)

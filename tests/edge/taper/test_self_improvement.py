@@ -297,6 +297,15 @@ def test_what_was_learned_is_there_after_a_restart(bank, tmp_path):
         assert again.learn(owner(bank, [0, 1, 2], 40, 9)).photos == 160
 
 
+def test_a_personal_model_that_a_kill_left_when_it_was_taken_back_is_removed(bank, tmp_path):
+    with SelfImprovement(bank, tmp_path, threads=1) as improvement:
+        improvement.learn(owner(bank, [0, 1, 2], 40))
+    (tmp_path / "personal").mkdir()
+    with SelfImprovement(bank, tmp_path, threads=1) as again:
+        assert not again.recognizer.manifest.task
+    assert not (tmp_path / "personal").exists(), "others would go on answering with it"
+
+
 def test_a_network_from_before_the_bank_was_found_not_to_help_is_not_served_again(bank, tmp_path):
     with SelfImprovement(bank, tmp_path, threads=1) as improvement:
         for seed in range(2):
