@@ -15,6 +15,8 @@ from refocus.edge.errors import HistoryError
 
 SHORTEST_PREFIX = 8  # characters of an identity: a typing error hits no other photo
 
+_EVERYTHING = "everything of the person"
+
 app = typer.Typer(help="List, export or erase the stored history of a profile.", no_args_is_help=True)
 
 
@@ -128,6 +130,12 @@ def erase(
     """Forget a person, or one photo, or one feature space, in the file too. It cannot be undone."""
     if classes and photo is not None:
         raise HistoryError("--classes: expected no --photo; a photo's classes go with it")
+    weights, everything = options.personal_weights(profiles), photo is space is None
+    kept = weights is not None and everything and not classes and weights.holds(profile)
+    if weights is not None and kept and not options.has_history(profile, profiles):
+        _confirm(profile, _EVERYTHING, yes)
+        _say_erased(profile, _EVERYTHING, None, None, 0, weights.drop(profile), as_json)
+        return
     with options.open_existing(profile, profiles) as history:
         one_photo = _photo(photo, history) if photo is not None else None
         one_space = _one_of("--space", space, history.spaces()) if space is not None else None
@@ -136,15 +144,24 @@ def erase(
             return
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
         space_part = f" in space {one_space[:12]}" if one_space else ""
-        what = f"everything{photo_part or ' of the person'}{space_part}"
-        if not yes:
-            typer.confirm(f"{profile}: erase {what}, for ever?", abort=True, err=True)
+        what = f"everything{photo_part}{space_part}" if photo_part else f"{_EVERYTHING}{space_part}"
+        _confirm(profile, what, yes)
         erased = history.erase(one_photo, one_space)
-    weights = options.personal_weights(profiles)
     # What was learned from a person is theirs too; what was learned of one photo cannot be taken out of it.
-    dropped = weights.drop(profile) if weights is not None and photo is space is None else 0
-    found = {"profile": profile, "photo": one_photo, "space": one_space, "erased": erased, "weights": dropped}
-    files = f", {dropped} personal files" if dropped else ""
+    dropped = weights.drop(profile) if weights is not None and everything else 0
+    _say_erased(profile, what, one_photo, one_space, erased, dropped, as_json)
+
+
+def _confirm(profile: str, what: str, yes: bool) -> None:
+    if not yes:
+        typer.confirm(f"{profile}: erase {what}, for ever?", abort=True, err=True)
+
+
+def _say_erased(
+    profile: str, what: str, photo: str | None, space: str | None, erased: int, weights: int, as_json: bool
+) -> None:
+    found = {"profile": profile, "photo": photo, "space": space, "erased": erased, "weights": weights}
+    files = f", {weights} personal files" if weights else ""
     print_result(found, f"{profile}: erased {what}: {erased} features{files}", as_json)
 
 

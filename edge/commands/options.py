@@ -87,11 +87,17 @@ def personal_weights(profiles: Path) -> PersonalWeightStore | None:
     return PersonalWeightStore.beside(profiles)
 
 
+def has_history(profile: str, profiles: Path) -> bool:
+    """Whether there is a file of a profile."""
+    path = edge.profile_path(profiles, profile)
+    return path.exists() or path.with_name(path.name + ".salvaged").exists()
+
+
 def existing_path(profile: str, profiles: Path) -> Path:
     """The file of a profile that is there; a mistyped name must not make a new one."""
     path = edge.profile_path(profiles, profile)
     ending = edge.profile_path(profiles, "x").name[1:]
-    if not path.exists() and not path.with_name(path.name + ".salvaged").exists():
+    if not has_history(profile, profiles):
         names = sorted(file.name.removesuffix(ending) for file in profiles.glob(f"*{ending}"))
         there = f"there are: {', '.join(names[:8])}" if names else "there is none"
         raise HistoryError(f"--profile {profile}: no such profile in {profiles}; {there}")

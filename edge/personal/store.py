@@ -196,6 +196,10 @@ class PersonalWeightStore:
                 folder.rmdir()
         return len(gone)
 
+    def holds(self, profile: str) -> bool:
+        """Whether there is any file of a person, for whatever model version, a damaged one too."""
+        return _PROFILE.fullmatch(profile) is not None and any(self.folder.glob(f"{profile}/*"))
+
     def entries(self) -> list[Entry]:
         """Everything that would be served, least recently used first."""
         found: dict[tuple[str, str], Entry] = {}

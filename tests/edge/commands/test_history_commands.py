@@ -9,7 +9,9 @@ import zipfile
 import numpy as np
 import pytest
 
+from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.personal.store import PersonalWeightStore
 
 PHOTOS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(3)]
 
@@ -71,6 +73,19 @@ def test_nothing_is_erased_without_a_yes(history):
     assert len(json.loads(history("list", "--json").stdout)) == 3
     assert history("erase", input="y\n").returncode == 0
     assert json.loads(history("list", "--json").stdout) == []
+
+
+def test_a_person_of_whom_weights_alone_are_kept_is_forgotten(assert_one_clear_line, history, tmp_path):
+    store = PersonalWeightStore(tmp_path / "weights")
+    store.put("ben", "a" * 64, NewWeights("inputs", "test", {"prompt": np.ones(3, np.float32)}))
+    assert_one_clear_line(history("erase", "--classes", "--yes", profile="ben"), "no such profile")
+    assert history("erase", profile="ben", input="n\n").returncode == 1
+    done = history("erase", "--yes", "--json", profile="ben")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["erased"], found["weights"], store.entries()) == (0, 1, [])
+    assert not (tmp_path / "ben.history.sqlite3").exists()
+    assert_one_clear_line(history("erase", "--yes", profile="ben"), "no such profile")
 
 
 def test_one_photo_is_erased_by_its_file_or_the_start_of_its_identity(history, tmp_path):
