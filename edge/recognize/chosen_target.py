@@ -245,7 +245,10 @@ def _has_photos(profile: Path, default: str, chosen: str) -> bool:
         if not profile.exists():
             return False
         with FeatureHistory(profile, or_read_only=True) as history:
-            return history.count(default) >= _LEAST_PHOTOS and not history.count(chosen)
+            found = history.count(default) >= _LEAST_PHOTOS and not history.count(chosen)
+            if history.recovered is not None:  # which whoever opens it next is not told
+                logger.warning(f"{profile.name}: {history.recovered}")
+            return found
     except (HistoryError, OSError):
         return True  # whoever opens it next says what is wrong; nothing is begun anew meanwhile
 

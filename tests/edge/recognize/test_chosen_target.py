@@ -6,6 +6,7 @@ import json
 import shutil
 
 import msgspec
+import numpy as np
 import pytest
 
 from refocus.edge.bundle.load import MANIFEST
@@ -122,6 +123,18 @@ def test_a_profile_that_cannot_be_read_keeps_the_default(folder, tmp_path, monke
     monkeypatch.setattr(chosen_target, "FeatureHistory", broken)
     assert target_for(folder, tmp_path / "p") == DEFAULT_TARGET
     assert FeatureHistory is not broken
+
+
+def test_damage_that_is_found_while_a_target_is_chosen_is_told(tmp_path, caplog):
+    profile = tmp_path / "anna.history.sqlite3"
+    with FeatureHistory(profile) as history:
+        for number in range(3):
+            history.append("default", f"photo {number}", np.full(8, number + 0.3, np.float32))
+    content = bytearray(profile.read_bytes())
+    content[content.find(np.full(8, 1.3, np.float32).tobytes())] ^= 1
+    profile.write_bytes(content)
+    assert chosen_target._has_photos(profile, "default", "chosen")
+    assert "anna.history.sqlite3: the file was damaged" in caplog.text
 
 
 def test_a_folder_without_a_bundle_is_for_its_reader_to_refuse(tmp_path):
