@@ -49,10 +49,17 @@ def migrate(
     if status + switch + back + finish > 1:
         raise RefocusError("--status, --switch, --back and --finish exclude each other; give one")
     with options.open_existing(profile, profiles) as history:
-        coming = edge.Recognizer(edge.load_bundle(new), None, runtime, precision, threads)
+        weights = options.personal_weights(profiles)
+
+        def model(folder: Path) -> edge.Recognizer:
+            made = edge.Recognizer(edge.load_bundle(folder), None, runtime, precision, threads, weights=weights)
+            made.encode_as(history.path)
+            return made
+
+        coming = model(new)
         going: Model
         try:
-            going = edge.Recognizer(edge.load_bundle(old), None, runtime, precision, threads)
+            going = _as_stored(model(old), history)
         except BundleError:
             _, record = read_record(history)
             if record is None or not (status or finish):
@@ -70,6 +77,18 @@ def migrate(
     print_result(result, [f"{profile}: {line}" for line in lines], as_json)
 
 
+def _as_stored(going: edge.Recognizer, history: edge.FeatureHistory) -> edge.Recognizer:
+    """The old bundle with the person's weights; without them where the history was made before they had any."""
+    from refocus.edge.migration.stages import read_record
+
+    own, (_, record) = going.space, read_record(history)
+    going.encode_as(None)
+    begun = record.old if record is not None and record.stage != "finished" else ""
+    if begun != going.space and (begun == own or history.count(own) or not history.count(going.space)):
+        going.encode_as(history.path)
+    return going
+
+
 def _do(migration: Migration, profile: str, switch: bool, back: bool, finish: bool, seconds: float, yes: bool) -> None:
     """Carries out what the flags ask for."""
     if finish:
@@ -81,22 +100,23 @@ def _do(migration: Migration, profile: str, switch: bool, back: bool, finish: bo
         migration.start()
     if switch:
         migration.switch()
-    found = migration.status()
-    if found.stage == "returning" and found.without_original and not yes:
-        typer.confirm(
-            f"{profile}: {found.without_original} photos that the new bundle alone has seen are gone from their"
-            " places; let their features be erased?",
-            abort=True,
-            err=True,
-        )
-    _work(migration, found, seconds)
+    if _work(migration, seconds, leave=False) and migration.state.stage == "returning":
+        if migration.left_out and not yes:
+            typer.confirm(
+                f"{profile}: {len(migration.left_out)} photos that the new bundle alone has seen are gone or were"
+                f" changed, so the old one cannot have them; one of them: {_first(migration.left_out)}; let their"
+                " features be erased?",
+                abort=True,
+                err=True,
+            )
+        migration.step()
 
 
 def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> None:
     """Takes over what still can be, then erases the old history."""
     found = migration.status()
     if found.stage == "switched":
-        _work(migration, found, seconds)
+        _work(migration, seconds)
         found = migration.status()
         if not yes:
             typer.confirm(
@@ -108,13 +128,20 @@ def _finish(migration: Migration, profile: str, seconds: float, yes: bool) -> No
     migration.finish()
 
 
-def _work(migration: Migration, found: Status, seconds: float) -> None:
-    """Does what there is to do, under a progress bar where somebody watches."""
-    end = time.monotonic() + seconds
-    pieces = iter(lambda: migration.step(photos=1), 0)  # one at least, so that the shortest time still gets there
-    for _ in track(pieces, "photos", found.lacking + found.without_original):
-        if time.monotonic() > end:
-            break
+def _work(migration: Migration, seconds: float, leave: bool = True) -> bool:
+    """Does what there is to do, under a progress bar where somebody watches; whether it was done in time.
+
+    Args:
+        leave: as of :meth:`refocus.edge.migration.migration.Migration.step`.
+    """
+    end, found = time.monotonic() + seconds, migration.status()
+    # One at least, so that the shortest time still gets there.
+    pieces = iter(lambda: migration.step(photos=1, leave=leave), 0)
+    return all(time.monotonic() <= end for _ in track(pieces, "photos", found.lacking + found.without_original))
+
+
+def _first(left_out: dict[str, str]) -> str:
+    return next(iter(left_out.values()))
 
 
 def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) -> list[str]:
@@ -127,7 +154,7 @@ def _lines(found: Status, left_out: dict[str, str], bundles: dict[str, Path]) ->
     if found.without_original:
         lines.append(f"{found.without_original} photos are not where they were, so they cannot be computed again")
     if left_out:
-        lines.append(f"{len(left_out)} photos were left out; one of them: {next(iter(left_out.values()))}")
+        lines.append(f"{len(left_out)} photos were left out; one of them: {_first(left_out)}")
     if found.stage == "switched":
         lines.append("the old history is kept: --back lets it serve again, --finish erases it")
     return lines

@@ -139,15 +139,15 @@ class Migration:
         """How far the move is."""
         state, count = self.state, self._history.count
         found = self._lacking(state.now.fills, limit=1 << 31) if state.now.fills else []
-        there = sum(bool(name) and _is_there(original(name)) for _, name in found)
+        named = [photo for photo, name in found if name and _is_there(original(name))]
         return Status(
             stage=state.stage,
             serves=self.space(state.now.serves),
             old=count(self.space("old")),
             new=count(self.space("new")),
             enough=state.enough,
-            lacking=there,
-            without_original=len(found) - there,
+            lacking=sum(photo not in self.left_out for photo in named),
+            without_original=len(found) - len(named),
             old_alone=self._history.count_apart(self.space("old"), self.space("new")),
         )
 
@@ -170,6 +170,20 @@ class Migration:
                 self._check_old(held)
                 new = self._models["new"]
                 self._move(state, "warming", enough=min(getattr(new, "looks_back", new.window), held))
+
+    def start_instead(self) -> None:
+        """As :meth:`start`, in the place of an unfinished move between other models, which is forgotten; its features
+        stay."""
+        setting, record = read_record(self._history)
+        if record is not None and (record.old, record.new) != (self.space("old"), self.space("new")):
+            self._move(State("settled", 0, setting), "warming", enough=0)
+        self.start()
+
+    def adopt(self) -> None:
+        """Counts the new model as the one that serves somebody who is on no move, where it has stored photos, as of
+        people whom it was the first to see: so :meth:`back` takes those along."""
+        if (state := self.state).stage == "settled" and self._history.count(self.space("new")):
+            self._move(state, "switched", enough=0)
 
     def switch(self) -> None:
         """Lets the new model serve now, warm or not.
@@ -217,12 +231,13 @@ class Migration:
 
     # ---- the work
 
-    def step(self, photos: int | None = None, seconds: float = float("inf")) -> int:
+    def step(self, photos: int | None = None, seconds: float = float("inf"), leave: bool = True) -> int:
         """Does a part of what is to be done, for a device that has a moment.
 
         Args:
             photos: at most so many pieces of work, each about the time of one photo; None: all there is to do.
             seconds: begins no piece after this time.
+            leave: False: on the way back the new history is not erased yet, whatever of it could not be taken over.
 
         Returns:
             pieces done; 0: there is nothing more to do, or nothing before new photos come in.
@@ -232,11 +247,11 @@ class Migration:
             BundleError: as the model says.
         """
         end, done = time.monotonic() + seconds, 0
-        while (photos is None or done < photos) and time.monotonic() < end and self._piece():
+        while (photos is None or done < photos) and time.monotonic() < end and self._piece(leave):
             done += 1
         return done
 
-    def _piece(self) -> bool:
+    def _piece(self, leave: bool) -> bool:
         """One piece of work; False if there is none."""
         state = self.state
         if state.now.erases:
@@ -245,7 +260,7 @@ class Migration:
             self._move(state, "switched")
         elif state.now.fills and (found := self._next(state.now.fills)):
             self._compute(state, state.now.fills, *found)
-        elif state.stage == "returning":
+        elif state.stage == "returning" and leave:
             self._move(state, "leaving", filled="old")
         else:
             return False

@@ -85,7 +85,7 @@ class Status:
         serves: the feature space whose head answers.
         old, new: photos that each history holds.
         enough: photos that the new one needs to be warm.
-        lacking: photos still to be computed from their originals.
+        lacking: photos still to be computed from their originals, without those that were tried and left out.
         without_original: photos that cannot be computed, because no file is where they were.
         old_alone: photos that the old history holds and the new one does not, those it has no room for among them.
     """

@@ -352,13 +352,22 @@ class Recognizer:
             PersonalWeightsError: the person's weights are damaged or do not fit; damaged ones are set aside.
             RefocusError: the recogniser is closed.
         """
+        self.encode_as(profile)
+        self._remember(profile)
+
+    def encode_as(self, profile: Path | None) -> None:
+        """Encodes with another person's personal weights from now on, as :meth:`switch`; their history stays closed, so
+        :meth:`recognize` waits for a switch.
+
+        Raises:
+            PersonalWeightsError, RefocusError: as :meth:`switch`.
+        """
         self.leave()
         self._check("left")
         before = self.space
         self._serve(profile)
         if self.space != before:  # what was derived from other features, or by another head, is worth nothing
             self._past = make_head_state(self.head, self.card, self._head_inputs)
-        self._remember(profile)
 
     def _serve(self, profile: Path | None) -> None:
         try:
@@ -583,11 +592,15 @@ class Recognizer:
 
     def _noticed(self, answer: Answer, *notices: str) -> Answer:
         """An answer with notices, and what became of the history since the last one."""
-        recovered = self.history.recovered if self.history is not None else None
-        if recovered is not None and recovered is not self._told:
-            notices = (str(recovered), *notices)
-        self._told = recovered
+        notices = (*self.untold(), *notices)
         return replace(answer, notices=notices) if notices else answer
+
+    def untold(self) -> tuple[str, ...]:
+        """That the history was found damaged, and what was lost, unless an answer or this has said so: one text, or
+        none."""
+        recovered = self.history.recovered if self.history is not None else None
+        told, self._told = self._told, recovered
+        return (str(recovered),) if recovered is not None and recovered is not told else ()
 
     def stored(self, answer: Answer, photo: str, name: str, evicted: Sequence[str]) -> None:
         """The caller has just stored the photo that was answered last, as the newest, by one write to :attr:`history`.

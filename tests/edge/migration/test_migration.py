@@ -184,6 +184,14 @@ def test_missing_originals_are_left_out_and_found_again_when_they_are_back(perso
     assert person.numbers(NEW) == [1, 2, 4, 5, 6, 7, 8, 9, 10]
 
 
+def test_a_changed_original_is_not_told_to_be_still_computed(person):
+    person.file(3).write_bytes(b"33")
+    person.move.start()
+    person.move.step()
+    found = person.move.status()
+    assert (found.lacking, found.without_original, found.old_alone) == (0, 0, 1)
+
+
 def test_a_folder_of_frames_is_not_counted_as_lost(person):
     clip = person.folder / "clip"
     clip.mkdir()
@@ -270,6 +278,36 @@ def test_going_back_after_the_switch_finds_the_old_history_and_the_new_photos(pe
     person.move.step()
     assert (person.stage, person.numbers(OLD)) == ("settled", [*ALL, 11, 12, 13, 14])
     assert person.numbers(NEW) == []
+
+
+def test_on_the_way_back_nothing_is_erased_before_the_caller_has_asked(person):
+    person.move.start()
+    person.move.step()
+    person.see(11, 12, by=(NEW,))
+    person.file(11).write_bytes(b"1111")
+    person.move.back()
+    person.move.step(leave=False)
+    assert (person.stage, person.numbers(OLD), list(person.move.left_out)) == (
+        "returning",
+        [*ALL, 12],
+        [person.photo(11)],
+    )
+    assert person.numbers(NEW) == [*ALL, 11, 12]
+    person.move.step()
+    assert (person.stage, person.numbers(NEW)) == ("settled", [])
+
+
+def test_photos_of_the_new_model_alone_are_taken_back_though_no_move_was_begun(tmp_path):
+    person = Person(tmp_path)
+    person.move.adopt()
+    assert person.stage == "settled", "nothing is stored"
+    person.see(1, 2, by=(NEW,))
+    person.move.adopt()
+    assert (person.stage, person.serves) == ("switched", "new")
+    person.move.back()
+    person.move.step()
+    assert (person.stage, person.numbers(OLD), person.numbers(NEW)) == ("settled", [1, 2], [])
+    person.history.close()
 
 
 def test_a_full_old_history_makes_room_for_photos_seen_since_as_if_it_had_served(tmp_path):
@@ -644,3 +682,14 @@ def test_a_long_history_with_a_gap_is_taken_over_in_order(tmp_path):
     person.move.step()
     assert person.numbers(NEW) == [*range(1, 100), *range(200, 301)]
     person.history.close()
+
+
+def test_a_move_is_begun_in_the_place_of_one_whose_models_are_gone(person):
+    person.move.start()
+    person.move.step()
+    other = Migration(person.history, NEW, THIRD)
+    with pytest.raises(HistoryError, match="finish that migration or go back first"):
+        other.start()
+    other.start_instead()
+    other.step()
+    assert (other.state.stage, person.numbers(THIRD), person.numbers(OLD)) == ("switched", ALL, ALL)
