@@ -49,7 +49,8 @@ class DualWriteRecognizer:
         self._serves: Side = "old"  # when the stage was last read
         try:
             for model in self._models.values():
-                model.switch(profile)
+                model.switch(profile)  # both first: their spaces may be those of the person's weights
+            for model in self._models.values():
                 for other in self._models.values():
                     _history(model).computed_by(other.space, other.numeric_path)
                     _history(model).keeps(other.space, other.capacity)
@@ -75,6 +76,10 @@ class DualWriteRecognizer:
         Raises:
             RefocusError: it is closed, or used in another thread than the one that opened it.
         """
+        answer = self._recognize(content, where, remember)
+        return _noticed(answer, *(text for model in self._models.values() for text in model.untold()))
+
+    def _recognize(self, content: bytes | str | os.PathLike[str] | Image.Image, where: str, remember: bool) -> Answer:
         if self._closed:
             raise RefocusError("this migrating recognizer is closed; make a new one")
         self._models["old"].check_thread()
@@ -160,8 +165,8 @@ def _store(
     return history.transaction(work)
 
 
-def _noticed(answer: Answer, notice: str) -> Answer:
-    return replace(answer, notices=(*answer.notices, notice))
+def _noticed(answer: Answer, *notices: str) -> Answer:
+    return replace(answer, notices=(*answer.notices, *notices)) if notices else answer
 
 
 def _history(recognizer: Recognizer) -> FeatureHistory:

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.errors import BundleError, HistoryError, PhotoError, RefocusError
 from refocus.edge.history.feature_history import FeatureHistory
+from refocus.edge.history.rows import UNKNOWN_PATH
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.migration import Migration
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer
 
 SEEN = 20  # photos that the old bundle has seen when the new one arrives
@@ -252,6 +255,98 @@ def test_going_back_asks_before_it_forgets_what_the_new_bundle_alone_has_seen(mi
     assert found(migrate("--status", "--json"))["stage"] == "returning"
     done = found(migrate("--back", "--yes", "--json"))
     assert (done["stage"], done["old"]) == ("settled", SEEN + 1)
+
+
+def test_going_back_asks_before_it_forgets_a_photo_whose_file_was_changed(migrate, new_bundle, profile, files):
+    found(migrate("--json"))
+    with Recognizer(new_bundle, profile) as recognizer:
+        recognise(recognizer, files[SEEN : SEEN + 2])
+    files[SEEN].write_bytes(files[0].read_bytes())
+    refused = migrate("--back", input="n\n")
+    assert refused.returncode == 1
+    assert "1 photos that the new bundle alone has seen are gone or were changed" in refused.stderr
+    assert "not the photo that was there" in refused.stderr
+    assert found(migrate("--status", "--json"))["new"] == SEEN + 2
+    done = found(migrate("--back", "--yes", "--json"))
+    assert (done["stage"], done["old"], done["new"]) == ("settled", SEEN + 1, 0)
+
+
+# ---- a person with weights of their own
+
+
+@pytest.fixture
+def own(bundle, new_bundle, tmp_path):
+    """Weights of anna and ben for the old bundle, and of carl for the new one: a network of their own."""
+    store = PersonalWeightStore(tmp_path / "weights")
+    one, other = (made.artifact("encoder", "onnxruntime") for made in (bundle, new_bundle))
+    for name, model in (("anna", one), ("ben", one), ("carl", other)):
+        store.put(name, model.sha256, NewWeights("whole", "test", file=new_bundle.folder / other.file))
+    return store
+
+
+@pytest.mark.parametrize("name", ["ben", "carl"])
+def test_a_move_is_between_the_spaces_that_serve_a_person_with_weights(name, migrate, bundle, new_bundle, files, own,
+                                                                       tmp_path):  # fmt: skip
+    path = tmp_path / f"{name}.history.sqlite3"
+    with Recognizer(bundle, path, weights=own) as recognizer:
+        recognise(recognizer, files[:3])
+    assert found(migrate("--json", name=name))["new"] == 3
+    with Recognizer(new_bundle, path, weights=own) as recognizer:
+        assert recognizer.history.count(recognizer.space) == 3
+        recognise(recognizer, files[3:4])
+    assert found(migrate("--back", "--json", name=name))["stage"] == "settled"
+    with Recognizer(bundle, path, weights=own) as recognizer:
+        assert recognizer.history.count(recognizer.space) == 4
+
+
+def test_a_history_from_before_a_person_had_weights_moves_too(migrate, own, bundle, files, profile):
+    assert found(migrate("--json"))["new"] == SEEN
+    with Recognizer(bundle, profile, weights=own) as recognizer:
+        recognise(recognizer, files[:1])
+    done = found(migrate("--back", "--json"))
+    assert (done["stage"], done["old"], done["new"]) == ("settled", SEEN, 0)
+
+
+def test_one_bundle_takes_a_history_over_to_weights_that_came_later(migrate, own, bundle, files, profile):
+    words = {"new": bundle.folder}
+    assert found(migrate("--json", **words))["stage"] == "switched"
+    with Recognizer(bundle, profile, weights=own) as recognizer:
+        assert recognizer.history.count(recognizer.space) == SEEN
+    done = found(migrate("--finish", "--yes", "--json", **words))
+    assert (done["stage"], done["old"], done["new"]) == ("finished", 0, SEEN)
+    assert "nothing to migrate" in migrate(**words).stdout
+
+
+def test_both_histories_of_a_move_are_in_the_spaces_of_a_person_with_weights(bundle, new_bundle, files, own, tmp_path):
+    path = tmp_path / "carl.history.sqlite3"
+    models = [Recognizer(one, weights=own) for one in (bundle, new_bundle)]
+    with DualWriteRecognizer(*models, path) as moving:
+        moving.migration.start()
+        moving.migration.switch()
+        recognise(moving, files[:2])
+        assert moving.serving.space != new_bundle.artifact("encoder", "onnxruntime").feature_space
+        spaces = moving.serving.history.spaces()
+        assert {space: found.count for space, found in spaces.items()} == {model.space: 2 for model in models}
+        assert all(UNKNOWN_PATH not in moving.serving.history.numeric_paths(space) for space in spaces)
+
+
+def test_damage_that_the_model_finds_that_does_not_serve_is_told_once(bundle, new_bundle, migrating, profile, files):
+    migrating.migration.start()
+    migrating.migration.switch()
+    feature = held_features(migrating, "old")[2]
+    migrating.close()
+    content = bytearray(profile.read_bytes())
+    content[content.find(feature.tobytes()) + 3] ^= 1
+    profile.write_bytes(content)
+    with DualWriteRecognizer(Recognizer(bundle), Recognizer(new_bundle), profile) as again:
+        first, second = recognise(again, files[SEEN : SEEN + 2])
+    assert "the file was damaged" in " ".join(first.notices)
+    assert second.notices == ()
+
+
+def held_features(migrating, side):
+    model = migrating._models[side]
+    return model.history.recall(model.space, 1000, model.width).features
 
 
 def test_wrong_use_of_the_command_is_one_clear_line(assert_one_clear_line, migrate, bundle, tmp_path):
