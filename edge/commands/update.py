@@ -82,7 +82,7 @@ def run(
     if not as_json:
         typer.echo(found)
     record = updates.run()
-    if switch:
+    if switch and record.stage == "moving":
         updates.switch()
         record = updates.run()
     _say(record, updates.slots, updates, as_json)
@@ -116,7 +116,7 @@ def recognize(
 
         def tell(photo: Path, answer: edge.Answer) -> tuple[dict[str, Any], str]:
             found = explain_answer(answer, serving.recognizer.card.labels, str(photo), top).delivered
-            row = {"photo": str(photo), "answer": found, "release": serving.release.number}
+            row = {"photo": str(photo), "answer": found, "release": serving.answering.number}
             return row, f"{photo}: {text(found)}"
 
         failed = print_answers(photos, serving.recognize, tell, ("release",), as_json)
@@ -212,8 +212,9 @@ def _say(record: UpdateState, slots: Slots, updates: UpdateAgent | None, as_json
     active, previous, candidate = record.active, record.previous, record.candidate
     bundle = str(slots.path(active)) if active else None
     if as_json:
-        shadow = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
-        print_json({**msgspec.to_builtins(record), "bundle": bundle, **shadow})
+        shadow: dict[str, Any] = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
+        damaged = {"recovered": updates.recovered} if updates else {}
+        print_json({**msgspec.to_builtins(record), "bundle": bundle, **shadow, **damaged})
         return
     serves = f"release {active.number} ({active.name}) serves" if active else "no release is installed"
     kept = f"; release {previous.number} is kept" if previous else ""
@@ -229,6 +230,8 @@ def _say(record: UpdateState, slots: Slots, updates: UpdateAgent | None, as_json
             f"on {found.photos} recent photos it agreed with the release before on {found.agreement:.0%};"
             f" {found.latency_ms:.1f} ms a photo, before {found.serving_latency_ms:.1f} ms"
         )
+    for name, what in updates.recovered.items() if updates else ():
+        typer.echo(printable(f"{name}: {what}"))
     for name, why in updates.left_out.items() if updates else ():
         typer.echo(printable(f"{name} was left out: {why}"))
     for one in record.postponed.values():

@@ -51,12 +51,17 @@ class UpdateAgent:
         self.slots, self.settings, self._repository = slots, settings, repository
         self.shadow = Canary()
         self._models = LoadedReleases(slots, settings, 2)
-        self._people = ProfileRollout(settings.profiles, self._models.get)
+        self._people = ProfileRollout(settings.profiles, self._models)
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Profiles that could not be read or written, by file name: why. The others have gone on without them."""
+        """Profiles that could not be read, written or moved, by file name: why. The others have gone on."""
         return self._people.left_out
+
+    @property
+    def recovered(self) -> dict[str, str]:
+        """Profiles that were found damaged, by file name: what was kept and lost."""
+        return self._people.recovered
 
     # ---- what is decided
 
@@ -255,6 +260,7 @@ class UpdateAgent:
             return
         self.slots.change(transitions.attempted, "testing", record.attempts + 1)
         try:
+            self._people.look()  # the test, which opens them too, tells nobody
             serving = self.slots.path(record.active) if record.active else None
             found = trial.run(trial.Trial(self.slots.path(slot), serving, self.settings))
         except UpdateError:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
+import msgspec
+
 from refocus.edge.bundle.load import Bundle, load_bundle
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.errors import BundleError, RuntimeUnavailable
+from refocus.edge.personal.store import PersonalWeightStore
+from refocus.edge.recognize.recognizer import Recognizer, profile_name
 from refocus.edge.update.canary import Limits
 from refocus.edge.update.device_state import Slot, Slots
 
@@ -33,9 +38,13 @@ class Settings:
     def target(self) -> str:
         return f"{self.runtime}:{self.precision}"
 
-    def recognizer(self, bundle: Bundle) -> Recognizer:
-        """The programs of a verified bundle, loaded, for nobody yet."""
-        return Recognizer(bundle, None, self.runtime, self.precision, self.threads)
+    def recognizer(self, bundle: Bundle, weights: PersonalWeightStore | None = None) -> Recognizer:
+        """The programs of a verified bundle, loaded, for nobody yet.
+
+        Args:
+            weights: of the people whom it will serve; None: everybody is served alike.
+        """
+        return Recognizer(bundle, None, self.runtime, self.precision, self.threads, weights=weights)
 
 
 class LoadedReleases:
@@ -55,13 +64,51 @@ class LoadedReleases:
 
         Raises:
             BundleError, RuntimeUnavailable: it does not load; those that are loaded stay so.
+            PersonalWeightsError: the folder of personal weights cannot be read.
         """
         if slot.identity not in self._loaded:
-            self._loaded[slot.identity] = self._settings.recognizer(load_bundle(self._slots.path(slot)))
+            bundle = load_bundle(self._slots.path(slot))
+            self._loaded[slot.identity] = self._settings.recognizer(bundle, self._weights)
         self._loaded.move_to_end(slot.identity)
         while len(self._loaded) > self._most:
             self._loaded.popitem(last=False)[1].close()
         return self._loaded[slot.identity]
+
+    def encoding(self, slot: Slot, profile: Path) -> Recognizer:
+        """As :meth:`get`, with one person's weights; their history stays closed.
+
+        Raises:
+            PersonalWeightsError: the weights are damaged or do not fit; damaged ones are set aside.
+        """
+        model = self.get(slot)
+        model.encode_as(profile if self._has_weights(profile) else None)
+        return model
+
+    def of(self, slot: Slot, profile: Path) -> Slot:
+        """A release as it is for one person: its feature space is that of their weights, where they have any for it and
+        it loads.
+
+        Raises:
+            PersonalWeightsError: as :meth:`encoding`.
+        """
+        if self._has_weights(profile):
+            try:
+                return msgspec.structs.replace(slot, space=self.encoding(slot, profile).space)
+            except (BundleError, RuntimeUnavailable):
+                pass
+        return slot
+
+    @property
+    def personal(self) -> bool:
+        """Whether anybody ever had weights of their own, so that people may have other feature spaces."""
+        return self._weights is not None
+
+    @cached_property
+    def _weights(self) -> PersonalWeightStore | None:
+        return PersonalWeightStore.beside(self._settings.profiles)
+
+    def _has_weights(self, profile: Path) -> bool:
+        return self._weights is not None and self._weights.holds(profile_name(profile))
 
     def leave(self) -> None:
         """Closes every profile; the programs stay loaded."""

@@ -1,27 +1,33 @@
 """Rollout and rollback of a release, profile by profile: histories move to it, go back, and older ones are erased.
 
 How one person moves is :mod:`refocus.edge.migration.migration`, whose stage lies in the person's file; each of these
-may be called again after a kill. A profile that cannot be read or written is left out and named; the others go on.
+may be called again after a kill. A profile that cannot be read, written or moved is left out and named; others go on.
+Feature spaces are the person's: whoever has weights of their own for a release has a space of their own with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from refocus.edge.errors import BundleError, HistoryError, RefocusError
+from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.migration import AbsentModel, Migration, Model
 from refocus.edge.migration.stages import read_record
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.device_state import Slot
+from refocus.edge.update.loaded_releases import LoadedReleases
 
 PROFILES = "*.history.sqlite3"
 Result = TypeVar("Result")
 _PROBE_BYTES = 1 << 18  # that the folder of the profiles must take, or its disk is full
+
+
+class _Foreign(HistoryError):
+    """A history is of models that are not here: nothing is wrong with the file or the disk."""
 
 
 class ProfileRollout:
@@ -29,15 +35,23 @@ class ProfileRollout:
 
     Args:
         folder: of the profiles.
-        model: loads a release.
+        models: loads releases.
 
     Attributes:
-        left_out: profiles that could not be read or written, by file name: why.
+        left_out: profiles that could not be read, written or moved, by file name: why.
+        recovered: profiles that were found damaged, by file name: what was kept and lost.
     """
 
-    def __init__(self, folder: Path, model: Callable[[Slot], Recognizer]) -> None:
-        self._folder, self._model = folder, model
+    def __init__(self, folder: Path, models: LoadedReleases) -> None:
+        self._folder, self._models = folder, models
         self.left_out: dict[str, str] = {}
+        self.recovered: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Opens every profile, which finds damage, before somebody does who tells nobody."""
+        for profile in histories(self._folder):
+            with contextlib.suppress(HistoryError), self._open(profile):
+                pass
 
     def move(self, active: Slot, coming: Slot, at_once: bool = False) -> bool:
         """Moves everybody to a release, as far as originals go. The history that somebody has of an earlier release
@@ -59,36 +73,60 @@ class ProfileRollout:
     def complete(self, previous: Slot, active: Slot) -> None:
         """Takes over what the new history of somebody still lacks, while the release serves.
 
-        Somebody whose profile could not be read when the others moved moves now.
+        Somebody whose profile could not be read when the others moved, or was away, moves now.
         """
+        if self._differ(previous, active):
+            self._each(lambda history: self._complete(history, previous, active))
 
-        def complete(history: FeatureHistory) -> None:
-            behind = is_behind(history, previous, active)
+    def _complete(self, history: FeatureHistory, previous: Slot, active: Slot) -> None:
+        before, now = self._own(history, previous), self._own(history, active)
+        if before.space == now.space:
+            return
+        self._take_in(history, now, before)
+        self._go_on(history, now, before)
+        behind = is_behind(history, before, now)
+        if behind:
+            self._end_older(history, before, now)
+        if behind or _stage(history, before, now) in ("warming", "switched"):
+            migration = Migration(history, self._or_absent(history, before), self._encoding(history, now))
             if behind:
-                self._end_older(history, previous, active)
-            if behind or _stage(history, previous, active) in ("warming", "switched"):
-                migration = Migration(history, self._or_absent(previous), self._model(active))
-                if behind:
-                    migration.start()
-                migration.step()
-
-        if previous.space != active.space:
-            self._each(complete)
+                migration.start()
+            migration.step()
+        _check_not_foreign(history, before, now)
 
     def bring_back(self, active: Slot, left: Slot) -> None:
         """Takes everybody back to the release that serves again; the one that is left need not even load."""
 
-        def bring_back(history: FeatureHistory) -> None:
-            if _stage(history, active, left):
-                migration = Migration(history, self._or_absent(active), self._or_absent(left))
-                migration.back()
-                with contextlib.suppress(BundleError):  # of a damaged release: the next one may heal it
-                    migration.step()
+        if self._differ(active, left):
+            self._each(lambda history: self._bring_back(history, active, left))
 
-        if active.space != left.space:
-            self._each(bring_back)
+    def _bring_back(self, history: FeatureHistory, active: Slot, left: Slot) -> None:
+        now, gone = self._own(history, active), self._own(history, left)
+        if now.space == gone.space:
+            return
+        self._end_older(history, now, gone)
+        if _stage(history, now, gone) or history.count(gone.space):
+            migration = Migration(history, self._or_absent(history, now), AbsentModel(gone.space))
+            migration.adopt()
+            migration.back()
+            with contextlib.suppress(BundleError):  # of a damaged release: the next one may heal it
+                migration.step()
+
+    def _differ(self, one: Slot, other: Slot) -> bool:
+        """Whether somebody may have other feature spaces with two releases."""
+        return one.space != other.space or self._models.personal
 
     # ---- one person
+
+    @contextlib.contextmanager
+    def _open(self, profile: Path) -> Iterator[FeatureHistory]:
+        """A history; what is recovered of a damaged one is kept to be told."""
+        with FeatureHistory(profile) as history:
+            try:
+                yield history
+            finally:
+                if history.recovered is not None:
+                    self.recovered[profile.name] = str(history.recovered)
 
     def _each(self, work: Callable[[FeatureHistory], Result]) -> list[Result]:
         """Does some work for each profile.
@@ -99,10 +137,10 @@ class ProfileRollout:
         found: list[Result] = []
         for profile in histories(self._folder):
             try:
-                with FeatureHistory(profile) as history:
+                with self._open(profile) as history:
                     found.append(work(history))
-            except HistoryError as error:
-                if not _takes_files(self._folder):
+            except (HistoryError, PersonalWeightsError) as error:
+                if not isinstance(error, _Foreign) and not _takes_files(self._folder):
                     raise
                 self.left_out[profile.name] = str(error)
             else:
@@ -111,11 +149,13 @@ class ProfileRollout:
 
     def _move(self, history: FeatureHistory, active: Slot, coming: Slot, at_once: bool) -> bool:
         """Moves one person; whether they still wait."""
+        active, coming = self._own(history, active), self._own(history, coming)
         self._end_older(history, active, coming)
-        if active.space == coming.space or _is_foreign(history, active, coming):
+        if active.space == coming.space:
             return False
-        before = self._or_absent(active)
-        migration = Migration(history, before, self._model(coming))
+        _check_not_foreign(history, active, coming)
+        before = self._or_absent(history, active)
+        migration = Migration(history, before, self._encoding(history, coming))
         migration.start()
         while not at_once and migration.state.stage == "warming" and migration.step(photos=1):
             pass
@@ -124,14 +164,19 @@ class ProfileRollout:
         return migration.state.stage == "warming"
 
     def _end_older(self, history: FeatureHistory, active: Slot, coming: Slot) -> None:
-        """Ends a move to or from the active release that an earlier update had to leave out."""
+        """Ends a move that an earlier update had to leave out: one to or from the active release, one from a release
+        that is left, or between two that are."""
+        with contextlib.suppress(BundleError):  # of a damaged release: then the person is named, and moves later
+            self._take_in(history, active, coming)
         _, found = read_record(history)
         if found is None or found.stage == "finished" or (found.old, found.new) == (active.space, coming.space):
             return
         if found.new == active.space:
-            self._end(history, AbsentModel(found.old), self._or_absent(active))
+            self._end(history, AbsentModel(found.old), self._or_absent(history, active))
+        elif found.new == coming.space:  # of somebody who was away before
+            self._end(history, AbsentModel(found.old), AbsentModel(found.new))
         elif found.old == active.space:
-            migration = Migration(history, self._or_absent(active), AbsentModel(found.new))
+            migration = Migration(history, self._or_absent(history, active), AbsentModel(found.new))
             migration.back()
             with contextlib.suppress(BundleError):
                 migration.step()
@@ -146,10 +191,45 @@ class ProfileRollout:
             migration.switch()
         migration.finish()
 
-    def _or_absent(self, slot: Slot) -> Model:
+    def _take_in(self, history: FeatureHistory, active: Slot, other: Slot) -> None:
+        """Takes somebody in who was away while both releases of their move were left: the one that serves takes over
+        what can be had of the fuller history from originals, and keeps it as that of an earlier release. The less full
+        one makes place: no release that is here can read it.
+
+        Raises:
+            BundleError: the active release does not load.
+        """
+        _, found = read_record(history)
+        if found is None or found.stage == "finished":
+            return
+        left = {found.old, found.new}
+        if left & {active.space, other.space}:
+            return
+        model = self._encoding(history, active)
+        kept = max((found.new, found.old), key=history.count)
+        history.erase(space=(left - {kept}).pop())
+        Migration(history, AbsentModel(kept), model).start_instead()
+        self._go_on(history, active, other)
+
+    def _go_on(self, history: FeatureHistory, active: Slot, other: Slot) -> None:
+        """Goes on to take over the history of a release that is neither; nobody waits for one that cannot serve."""
+        _, found = read_record(history)
+        if found and found.stage in ("warming", "switched") and found.new == active.space != found.old != other.space:
+            migration = Migration(history, AbsentModel(found.old), self._encoding(history, active))
+            migration.switch()
+            migration.step()
+
+    def _own(self, history: FeatureHistory, slot: Slot) -> Slot:
+        """A release as it is for one person."""
+        return self._models.of(slot, history.path)
+
+    def _encoding(self, history: FeatureHistory, slot: Slot) -> Recognizer:
+        return self._models.encoding(slot, history.path)
+
+    def _or_absent(self, history: FeatureHistory, slot: Slot) -> Model:
         """A model that is only left, which need not even load."""
         try:
-            return self._model(slot)
+            return self._encoding(history, slot)
         except RefocusError:
             return AbsentModel(slot.space)
 
@@ -185,8 +265,17 @@ def _takes_files(folder: Path) -> bool:
     return True
 
 
-def _is_foreign(history: FeatureHistory, active: Slot, coming: Slot) -> bool:
-    """Whether a history holds photos of other models alone, as an old copy that was put back does: nothing of it can be
-    taken along."""
+def _check_not_foreign(history: FeatureHistory, active: Slot, coming: Slot) -> None:
+    """Checks that a history does not hold photos of other models alone, as an old copy that was put back does: whose
+    they are is not known, so nothing of it is taken along.
+
+    Raises:
+        _Foreign: it does.
+    """
     spaces = history.spaces().keys()
-    return bool(spaces) and not spaces & {active.space, coming.space}
+    if spaces and not spaces & {active.space, coming.space}:
+        raise _Foreign(
+            f"it holds photos of feature space {', '.join(sorted(space[:12] for space in spaces))} alone, which is not"
+            " of a release that is here; they stay as they are: to take them along, give the bundle that made them to"
+            " refocus migrate, or refocus history erase --space forgets them"
+        )

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from PIL import Image
 
 from refocus.edge.bundle.load import load_bundle
-from refocus.edge.errors import BundleError, HistoryError, RefocusError, UpdateError
+from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
+from refocus.edge.history.damage import Unwritable
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
+from refocus.edge.migration.stages import Side
 from refocus.edge.recognize.profile_shares import LabelSetError
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 from refocus.edge.recognize.self_test import answer_all
@@ -22,6 +26,7 @@ from refocus.edge.update.loaded_releases import LoadedReleases, Settings
 from refocus.edge.update.profile_rollout import is_behind
 from refocus.edge.update.transitions import ATTEMPTS
 
+_OF_PERSON = (HistoryError, PersonalWeightsError)  # which say nothing of a release
 _LOADED = 3  # releases whose programs are kept in memory: one that serves, one on the way, one just left
 
 
@@ -44,12 +49,15 @@ class Serving:
     Raises:
         UpdateError: no release is installed yet.
         BundleError: the release is damaged, and there is none before it.
+        PersonalWeightsError: the person's weights are damaged or do not fit; damaged ones are set aside.
     """
 
     def __init__(self, slots: Slots, settings: Settings, profile: Path) -> None:
         self._slots, self._settings, self._profile = slots, settings, profile
         self._models = LoadedReleases(slots, settings, _LOADED)
         self._serving: Recognizer | DualWriteRecognizer | None = None
+        self._releases: dict[Side, Slot] = {}  # of what answers
+        self._untold: list[str] = []  # of the history, that the next answer says
         self._mark = (0, 0)
         self._closed = False
         try:
@@ -60,8 +68,14 @@ class Serving:
 
     @property
     def release(self) -> Slot:
-        """The active release; while somebody moves, :attr:`recognizer` says whose head answers."""
+        """The active release of the device; while this person moves, :attr:`answering` may be another one."""
         return self._active(self._slots.read())
+
+    @property
+    def answering(self) -> Slot:
+        """The release whose head answers this person now."""
+        serving = self._served
+        return self._releases[serving.migration.state.now.serves if isinstance(serving, DualWriteRecognizer) else "new"]
 
     def _active(self, record: UpdateState) -> Slot:
         if record.active is None:
@@ -92,7 +106,9 @@ class Serving:
         Raises:
             RefocusError: it is closed; or what an update changed cannot be opened, and the next photo is tried again.
         """
-        return self._served.recognize(content, where, remember)
+        answer = self._served.recognize(content, where, remember)
+        untold, self._untold = self._untold, []
+        return replace(answer, notices=(*untold, *answer.notices)) if untold else answer
 
     def close(self) -> None:
         """Closes the profile and frees the programs."""
@@ -123,7 +139,7 @@ class Serving:
                 now = self._slots.read()
                 if (now.stage, now.active) != (record.stage, active):
                     continue  # it was just changed, and what it named before may be gone
-                if isinstance(error, HistoryError) or record.previous is None or not self._loads(record.previous):
+                if isinstance(error, _OF_PERSON) or record.previous is None or not self._loads(record.previous):
                     raise
                 self._give_way(error)
             else:
@@ -169,6 +185,7 @@ class Serving:
 
     def _answer_own_photos(self, active: Slot) -> None:
         bundle, model = load_bundle(self._slots.path(active)), self._models.get(active)
+        model.encode_as(None)  # nobody's weights
         try:
             answer_all(bundle, model)
         except Exception as error:  # whatever a program does, it must not serve
@@ -186,27 +203,42 @@ class Serving:
 
     def _opened(self, record: UpdateState, active: Slot) -> Recognizer | DualWriteRecognizer:
         other, before, migrating = record.candidate, record.previous, None
-        if record.stage in ("moving", "returning") and other is not None and other.space != active.space:
+        if self._profile.exists():
+            with contextlib.suppress(Unwritable), self._history():  # first, so that damage is told
+                pass
+        if record.stage in ("moving", "returning") and other is not None:
             migrating = self._moving(active, other, record.stage == "returning")
-        elif before is not None and before.space != active.space and self._is_behind(before, active):
+        elif before is not None and self._is_behind(before, active):
             migrating = self._moving(before, active)
         if migrating is not None:
             return migrating
+        self._releases = {"new": active}
         model = self._models.get(active)
         try:
             model.switch(self._profile)
         except LabelSetError:  # a release with other labels on the same encoder: its classes are counted anew
-            with FeatureHistory(self._profile) as history:
-                history.forget_likely(active.space)
+            with self._history() as history:
+                history.forget_likely(model.space)
             model.switch(self._profile)
         return model
 
+    def _differ(self, one: Slot, other: Slot) -> bool:
+        """Whether two releases have different feature spaces, with the person's weights if they have any."""
+        return self._models.of(one, self._profile).space != self._models.of(other, self._profile).space
+
     def _moving(self, old: Slot, new: Slot, goes_back: bool = False) -> DualWriteRecognizer | None:
         """Both releases, one of which serves this person; None if this person cannot move."""
+        if not self._differ(old, new):
+            return None
         with contextlib.suppress(RefocusError):
             migrating = DualWriteRecognizer(self._models.get(old), self._models.get(new), self._profile)
             try:
-                migrating.migration.back() if goes_back else migrating.migration.start()
+                if goes_back:
+                    migrating.migration.adopt()
+                    migrating.migration.back()
+                else:
+                    migrating.migration.start()
+                self._releases = {"old": old, "new": new}
                 return migrating
             except BaseException:
                 migrating.close()
@@ -214,7 +246,18 @@ class Serving:
         return None
 
     def _is_behind(self, before: Slot, active: Slot) -> bool:
-        if not self._profile.exists():
+        if not self._profile.exists() or not self._differ(before, active):
             return False
+        own = (self._models.of(slot, self._profile) for slot in (before, active))
+        with self._history() as history:
+            return is_behind(history, *own)
+
+    @contextlib.contextmanager
+    def _history(self) -> Iterator[FeatureHistory]:
+        """The person's history; what is recovered of a damaged one is told with the next answer."""
         with FeatureHistory(self._profile, or_read_only=True) as history:
-            return is_behind(history, before, active)
+            try:
+                yield history
+            finally:
+                if history.recovered is not None:
+                    self._untold.append(str(history.recovered))

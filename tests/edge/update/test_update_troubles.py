@@ -182,6 +182,7 @@ def test_a_history_of_a_forgotten_release_keeps_nobody_from_the_update(fleet, de
     assert update(device).stage == "moving"
     device.switch()
     assert device.run().stage == "trial"
+    assert "it holds photos of feature space eeeeeeeeeeee alone" in device.left_out["bob.history.sqlite3"]
 
 
 def test_a_file_system_without_links_stores_shared_files_twice(fleet, device, anna, other_head, monkeypatch):
@@ -650,8 +651,8 @@ def test_an_update_frees_the_programs_that_it_loaded(fleet, device, anna, other_
     settings, load = device.settings, type(device.settings).recognizer
 
     class Watched(type(settings)):
-        def recognizer(self, folder):
-            kept.append(load(self, folder))
+        def recognizer(self, bundle, weights=None):
+            kept.append(load(self, bundle, weights))
             return kept[-1]
 
     fleet.publish(other_encoder)

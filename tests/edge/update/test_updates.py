@@ -18,9 +18,11 @@ import pytest
 from typer.testing import CliRunner
 
 from refocus.edge.bundle.load import write_manifest
-from refocus.edge.errors import HistoryError, PhotoError, UpdateError
+from refocus.edge.bundle.personal_weights import NewWeights
+from refocus.edge.errors import HistoryError, PersonalWeightsError, PhotoError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
+from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.agent import UpdateAgent, adopt
 from refocus.edge.update.canary import Limits
@@ -737,3 +739,148 @@ def test_back_while_people_move_gives_the_coming_release_up(fleet, device, anna,
     device.back("it hurts")
     record = device.run()
     assert (record.stage, record.active.number, list(record.refused.values())) == ("settled", 1, ["it hurts"])
+
+
+def newcomer(device, paths, name="bob"):
+    """The file of a person whom the release that serves now is the first to see."""
+    path = device.settings.profiles / f"{name}.history.sqlite3"
+    with Serving(device.slots, device.settings, path) as serving:
+        recognise(serving, paths)
+    return path
+
+
+def counts(profile):
+    with FeatureHistory(profile) as history:
+        return {space: found.count for space, found in history.spaces().items()}
+
+
+@pytest.mark.parametrize("served_meanwhile", [False, True])
+def test_back_takes_those_along_whom_the_newer_release_alone_has_seen(served_meanwhile, fleet, device, anna, files,
+                                                                      other_encoder):  # fmt: skip
+    fleet.publish(other_encoder)
+    update(device)
+    bob = newcomer(device, files[:3])
+    device.back("it hurts")
+    if served_meanwhile:
+        newcomer(device, files[3:4])
+        assert sorted(counts(bob).values()) == [1, 4], "it is stored for both"
+    active = device.run().active
+    assert (counts(bob), device.left_out) == ({active.space: 3 + served_meanwhile}, {})
+
+
+def test_who_was_away_for_two_updates_of_the_encoder_is_taken_in(fleet, device, anna, files, other_encoder, updating,
+                                                                 bundle, tmp_path):  # fmt: skip
+    first = device.slots.read().active
+    fleet.publish(other_encoder)
+    update(device)
+    assert serves(device, anna) == "other encoder"
+    second = device.run().active
+    anna.rename(tmp_path / "away")
+    for seed in (7, 8):
+        name = f"variant {seed}"
+        fleet.publish(updating.variant(bundle, tmp_path / name, "encoder", name, seed=seed))
+        update(device)
+        newcomer(device, files[seed : seed + 1])
+        device.run()
+    (tmp_path / "away").rename(anna)
+    with Serving(device.slots, device.settings, anna) as serving:
+        recognise(serving, files[SEEN : SEEN + 1])
+    record = device.run()
+    assert (record.active.number, device.left_out) == (4, {})
+    assert counts(anna) == {second.space: SEEN, record.active.space: SEEN + 1}, "an earlier history makes place"
+    assert first.space not in counts(anna)
+    with Serving(device.slots, device.settings, anna) as serving:
+        (answer,) = recognise(serving, files[SEEN + 1 : SEEN + 2])
+    assert len(answer.history_photos) == SEEN + 1
+    device.back("it hurts")
+    active = device.run().active
+    assert (active.number, counts(anna), device.left_out) == (3, {active.space: SEEN + 2}, {})
+
+
+def test_a_person_with_weights_of_their_own_is_served_and_moved_with_them(fleet, device, files, bundle, other_encoder,
+                                                                          tmp_path):  # fmt: skip
+    store = PersonalWeightStore(device.settings.profiles / "weights")
+    own = [one.artifact("encoder", "onnxruntime") for one in (bundle, other_encoder)]
+    store.put("bob", own[0].sha256, NewWeights("whole", "test", file=other_encoder.folder / own[1].file))
+    for other in device.settings.profiles.glob("anna*"):
+        other.unlink()  # whose originals are gone, so that the device waits for her
+    device = fleet.device()
+    bob = newcomer(device, files[:SEEN])
+    with Recognizer(bundle, tmp_path / "bob.history.sqlite3", weights=store, threads=1) as recognizer:
+        wanted, (space,) = recognise(recognizer, files[:SEEN]), [recognizer.space]
+    assert counts(bob) == {space: SEEN}
+    with Serving(device.slots, device.settings, bob) as serving:
+        np.testing.assert_allclose(recognise(serving, files[:1])[0].logits, wanted[0].logits, atol=1e-5)
+    fleet.publish(other_encoder)
+    assert update(device).active.number == 2
+    newcomer(device, files[SEEN : SEEN + 1])
+    active = device.run().active
+    assert (counts(bob), device.left_out) == ({space: SEEN, active.space: SEEN + 1}, {})
+    device.back("it hurts")
+    device.run()
+    assert counts(bob) == {space: SEEN + 1}
+
+
+def test_weights_that_are_damaged_blame_no_release(fleet, device, anna, bundle, other_head):
+    store = PersonalWeightStore(device.settings.profiles / "weights")
+    encoder = bundle.artifact("encoder", "onnxruntime")
+    fleet.publish(other_head)
+    assert update(device).stage == "trial"
+    entry = store.put("anna", encoder.sha256, NewWeights("whole", "test", file=bundle.folder / encoder.file))
+    entry.path.write_bytes(entry.path.read_bytes()[:-1])
+    with pytest.raises(PersonalWeightsError, match="it was set aside"):
+        Serving(device.slots, device.settings, anna)
+    assert device.slots.read().active.number == 2
+    assert serves(device, anna) == "other head"
+
+
+def test_damage_that_serving_or_an_update_finds_is_told(fleet, device, anna, files, other_encoder):
+    from refocus.edge.commands.update import app
+
+    def damage_one():
+        with FeatureHistory(anna) as history:
+            space = device.slots.read().active.space
+            feature = history.recall(space, 1, STORED).features[-1]
+        content = bytearray(anna.read_bytes())
+        content[content.find(feature.tobytes()) + 3] ^= 1
+        anna.write_bytes(content)
+
+    damage_one()
+    fleet.publish(other_encoder)
+    update(device)
+    assert "the file was damaged" in device.recovered[anna.name], "the tests of a release open it first"
+    damage_one()
+    with Serving(device.slots, device.settings, anna) as serving:
+        first, second = recognise(serving, files[SEEN : SEEN + 2])
+    assert "the file was damaged" in " ".join(first.notices)
+    assert second.notices == ()
+    damage_one()
+    words = ["run", str(device.slots.folder), "--profiles", str(device.settings.profiles), "--switch", "--json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exception is None, done.exception
+    assert "the file was damaged" in json.loads(done.stdout)["recovered"][anna.name]
+
+
+def test_the_release_that_answers_is_named_while_people_move(fleet, device, anna, files, other_encoder):
+    from refocus.edge.commands.update import app
+
+    for path in files[2:SEEN]:
+        path.unlink()
+    fleet.publish(other_encoder)
+    assert update(device).stage == "moving"
+    with Serving(device.slots, device.settings, anna) as serving:
+        assert (serving.release.number, serving.answering.number) == (1, 1)
+        device.switch()
+        assert (serving.release.number, serving.answering.number) == (1, 2)
+    where = ["--profile", "anna", "--profiles", str(device.settings.profiles), "--json"]
+    done = CliRunner().invoke(app, ["recognize", str(device.slots.folder), str(files[0]), *where])
+    assert json.loads(done.stdout)[0]["release"] == 2
+
+
+def test_a_switch_with_nobody_to_switch_is_no_error(fleet, device, anna):
+    from refocus.edge.commands.update import app
+
+    words = ["run", str(device.slots.folder), "--profiles", str(device.settings.profiles), "--switch"]
+    done = CliRunner().invoke(app, words)
+    assert (done.exception, done.exit_code) == (None, 0)
+    assert "settled: release 1" in done.stdout

@@ -167,7 +167,8 @@ class Kept(Settings):
 
     loaded: ClassVar[dict] = {}
 
-    def recognizer(self, bundle):
+    def recognizer(self, bundle, weights=None):
+        assert weights is None, "one loaded recogniser serves all tests"
         name = (bundle.folder / "manifest.json").read_bytes()
         if name not in self.loaded:
             self.loaded[name] = Shared(bundle, None, threads=1)
