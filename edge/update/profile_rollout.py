@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -193,11 +193,12 @@ class ProfileRollout:
 
     def _take_in(self, history: FeatureHistory, active: Slot, other: Slot) -> None:
         """Takes somebody in who was away while both releases of their move were left: the one that serves takes over
-        what can be had of the fuller history from originals, and keeps it as that of an earlier release. The less full
-        one makes place: no release that is here can read it.
+        what can be had of the fuller history from originals, and keeps it as that of an earlier release. The other one
+        makes place, where it has no photo that the fuller one lacks.
 
         Raises:
             BundleError: the active release does not load.
+            _Foreign: each history has photos of its own; their bundles may be the owner's, so nothing is erased.
         """
         _, found = read_record(history)
         if found is None or found.stage == "finished":
@@ -207,7 +208,10 @@ class ProfileRollout:
             return
         model = self._encoding(history, active)
         kept = max((found.new, found.old), key=history.count)
-        history.erase(space=(left - {kept}).pop())
+        gone = (left - {kept}).pop()
+        if _photos(history, gone) - _photos(history, kept):
+            raise _foreign(left)
+        history.erase(space=gone)
         Migration(history, AbsentModel(kept), model).start_instead()
         self._go_on(history, active, other)
 
@@ -274,8 +278,16 @@ def _check_not_foreign(history: FeatureHistory, active: Slot, coming: Slot) -> N
     """
     spaces = history.spaces().keys()
     if spaces and not spaces & {active.space, coming.space}:
-        raise _Foreign(
-            f"it holds photos of feature space {', '.join(sorted(space[:12] for space in spaces))} alone, which is not"
-            " of a release that is here; they stay as they are: to take them along, give the bundle that made them to"
-            " refocus migrate, or refocus history erase --space forgets them"
-        )
+        raise _foreign(spaces)
+
+
+def _foreign(spaces: Iterable[str]) -> _Foreign:
+    return _Foreign(
+        f"it holds photos of feature space {', '.join(sorted(space[:12] for space in spaces))} alone, which is not"
+        " of a release that is here; they stay as they are: to take them along, give the bundle that made them to"
+        " refocus migrate, or refocus history erase --space forgets them"
+    )
+
+
+def _photos(history: FeatureHistory, space: str) -> set[str]:
+    return {entry.photo for entry in history.entries() if entry.space == space}

@@ -22,6 +22,7 @@ from refocus.edge.bundle.personal_weights import NewWeights
 from refocus.edge.errors import HistoryError, PersonalWeightsError, PhotoError, UpdateError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
+from refocus.edge.migration.migration import AbsentModel, Migration
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.agent import UpdateAgent, adopt
@@ -795,6 +796,23 @@ def test_who_was_away_for_two_updates_of_the_encoder_is_taken_in(fleet, device, 
     device.back("it hurts")
     active = device.run().active
     assert (active.number, counts(anna), device.left_out) == (3, {active.space: SEEN + 2}, {})
+
+
+def test_nothing_is_erased_of_a_move_of_other_bundles_whose_histories_differ(fleet, device, anna, files, other_encoder):
+    first = device.slots.read().active
+    fleet.publish(other_encoder)
+    update(device)
+    with FeatureHistory(anna) as history:  # a move of the owner's own, between models that no update brought
+        (width,) = {entry.size // 4 for entry in history.entries() if entry.space == first.space}
+        old = history.recall(first.space, 8, width)
+        history.erase()
+        for space, rows in (("mine", slice(0, 5)), ("mine too", slice(3, 8))):
+            for photo, feature in zip(old.photos[rows], old.features[rows], strict=True):
+                history.append(space, photo, feature)
+        Migration(history, AbsentModel("mine"), AbsentModel("mine too")).adopt()
+    device.run()
+    assert "they stay as they are" in device.left_out[anna.name]
+    assert counts(anna) == {"mine": 5, "mine too": 5}
 
 
 def test_a_person_with_weights_of_their_own_is_served_and_moved_with_them(fleet, device, files, bundle, other_encoder,
