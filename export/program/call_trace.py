@@ -33,6 +33,11 @@ def trace_digest(module: nn.Module, photo: Tensor) -> str:
     return str(calls.digest.hexdigest())
 
 
+def _name_of(func: Callable[..., Any]) -> str:
+    """A name that is the same in every process: a function's text may hold its address in memory."""
+    return resolve_name(func) or getattr(func, "__qualname__", type(func).__name__)
+
+
 class _Calls(TorchFunctionMode):
     """Notes every call; a tensor is named by the call that made it, by its name in the network, or by its content."""
 
@@ -56,7 +61,7 @@ class _Calls(TorchFunctionMode):
         found = func(*args, **(kwargs or {}))
         self._count += 1
         tree_map(self._note, found)
-        self.digest.update(f"{resolve_name(func) or func} {given}\n".encode())
+        self.digest.update(f"{_name_of(func)} {given}\n".encode())
         return found
 
     def _note(self, value: Any) -> Any:

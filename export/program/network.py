@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from refocus.export.program.program import TorchProgram, head_without_history, p
 
 HEAD = "plain"  # name of the head that is a network's own classifier
 _LINEAR = torch.ops.aten.linear.default
+_PLACES = re.compile(" at 0x[0-9a-fA-F]+")  # in memory, of a function that a module prints; others in every process
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,10 @@ class Network:
     def identity(self) -> str:
         """SHA-256 over the architecture's text, every parameter and buffer, and what is computed with them."""
         computed = trace_digest(self.module, example_photo(self.preprocessing.crop))
-        text = f"{self.source.get('network', self.name)}\n{self.module}\n{weights_hash(self.module)}\n{computed}"
+        named = self.source.get("network", self.name)
+        asked = "" if named.endswith(".pt2") else named  # a file is the same network in every folder
+        architecture = _PLACES.sub("", str(self.module))
+        text = f"{asked}\n{architecture}\n{weights_hash(self.module)}\n{computed}"
         return hashlib.sha256(text.encode()).hexdigest()
 
 

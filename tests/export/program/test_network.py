@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+
 import pytest
 import timm
 import torch
@@ -198,6 +203,51 @@ def test_the_calls_of_a_real_network_are_the_same_each_time():
         first, second = (trace_digest(module, example_photo(224)) for _ in range(2))
         assert first == second
         assert first != trace_digest(nn.Sequential(module, nn.ReLU()), example_photo(224))
+
+
+IDENTITIES = """
+import sys
+import torch
+from torch import nn
+from refocus.export.program import NetworkSettings, open_network
+
+class Prints(nn.Module):
+    def forward(self, feature):
+        torch._assert(feature.shape[1] == 8, "expected 8 values")
+        return feature.relu()
+    def extra_repr(self):
+        return str(self.forward.__func__)
+
+def build():
+    torch.manual_seed(0)
+    tail = nn.utils.parametrizations.weight_norm(nn.Linear(8, 5))
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), Prints(), tail)
+
+before = bytearray(int(sys.argv[1]))  # so that what follows lies elsewhere in memory
+settings = NetworkSettings(preprocessing={"crop": 32, "resize_shorter": 36})
+for name in ["__main__:build", *sys.argv[2:]]:
+    print(open_network(name, settings).identity)
+"""
+
+
+def test_a_network_that_is_exported_again_elsewhere_keeps_its_feature_space(tmp_path):
+    """In another process, and a saved program in another folder under another name."""
+    program, again = tmp_path / "net.pt2", tmp_path / "copies" / "other.pt2"
+    torch.export.save(torch.export.export(Toy(nn.Linear(8, 5)).eval(), (photo(),)), program)
+    again.parent.mkdir()
+    shutil.copy(program, again)
+    asked = [sys.executable, "-c", IDENTITIES]
+    processes = [
+        subprocess.Popen(
+            [*asked, str(number << 20), str(program), str(again)],
+            env=os.environ | {"PYTHONHASHSEED": str(number)}, stdout=subprocess.PIPE, text=True,
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
+    found = [process.communicate()[0].split() for process in processes]
+    assert found[0] == found[1]
+    of_function, of_program, of_copy = found[0]
+    assert of_program == of_copy != of_function
 
 
 def test_a_network_of_whole_batches_is_exported_for_one_photo_at_a_time():
