@@ -267,7 +267,13 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     side = int(shapes[0][2])
     share = IMAGENET.resize_shorter / IMAGENET.crop
     stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
-    return Found(program.module(), stated, versions={"program_sha256": digest})
+    module = program.module()
+    for name in (
+        "train",
+        "eval",
+    ):  # the program's own refuse every call; without them a module's serve, and change nothing
+        vars(module).pop(name, None)
+    return Found(module, stated, versions={"program_sha256": digest})
 
 
 def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:

@@ -19,7 +19,7 @@ from safetensors.torch import save, save_file
 from torch import nn
 
 from refocus.export.errors import ExportError
-from refocus.export.program import NetworkSettings, open_network, saved_program, weights_hash
+from refocus.export.program import NetworkSettings, open_network, programs_of, saved_program, weights_hash
 from refocus.export.program.sources import is_network
 from tests.weights_hub import weights_hub
 
@@ -127,6 +127,18 @@ def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
     network = open_network(str(saved(tmp_path, side=48)), NetworkSettings())
     assert network.preprocessing.crop == 48
     assert len(network.labels) == 3
+
+
+@pytest.mark.parametrize(
+    ("end", "logits_of"), [(nn.Identity(), nn.Identity()), (nn.Softmax(1), torch.log)], ids=["convolution", "softmax"]
+)
+def test_a_saved_program_that_does_not_end_in_a_linear_layer_has_its_logits_as_the_feature(tmp_path, end, logits_of):
+    module = nn.Sequential(nn.Conv2d(3, 5, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), end).eval()
+    photo = torch.randn(1, 3, 32, 32)
+    torch.export.save(torch.export.export(module, (photo,)), tmp_path / "net.pt2")
+    encoder, head, cut = programs_of(open_network(str(tmp_path / "net.pt2"), NetworkSettings()))
+    assert cut.layer == ""
+    torch.testing.assert_close(head.module(encoder.module(photo))[0], logits_of(module(photo)))
 
 
 @pytest.mark.parametrize("name", ["metadata", "guards_code", "expr_str"])
