@@ -154,9 +154,10 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
     """The encoder, photo (B, 3, side, side) -> feature with signature (B, D + S), and the head behind it.
 
     Raises:
-        ExportError: the network does not map photos to one row of logits each.
+        ExportError: the network does not map photos to one row of logits each, or not always to the same.
     """
     side = network.preprocessing.crop
+    _require_same_answers(network.module, side, network.name)
     cut = split(network.module, side, network.name)  # says what is wrong with a network that cannot run
     identity = network.identity
     classes, width = cut.weight.shape
@@ -215,6 +216,18 @@ def split(module: nn.Module, side: int, name: str = "the network") -> Split:
     return Split(module, torch.eye(classes), torch.zeros(classes), "")
 
 
+def _require_same_answers(module: nn.Module, side: int, name: str) -> None:
+    """Raises ExportError for a network whose logits of one photo are others each time."""
+    first, second = (logits_of(module, example_photo(side), name) for _ in range(2))
+    apart = float((first - second).abs().max())
+    if apart > 1e-3 * float(first.abs().max()):
+        raise ExportError(
+            f"{name}: answers differ by {apart:.3g} between two runs on one photo, expected the same; is there dropout"
+            " that is always on? F.dropout is off where it is given training=self.training and the network is in eval"
+            " mode"
+        )
+
+
 def _mixes_photos(features: nn.Module, side: int) -> bool:
     """Whether a photo's feature is another one where other photos come with it, as by statistics of the batch."""
     photos = [scale * example_photo(side) for scale in (1.0, -0.5)]
@@ -230,8 +243,11 @@ def _mixes_photos(features: nn.Module, side: int) -> bool:
 
 def _agrees(cut: Split, photo: Tensor, logits: Tensor) -> bool:
     """Whether encoder and classifier give a photo the logits of the network."""
-    with torch.no_grad():
-        again = torch.nn.functional.linear(cut.features(photo), cut.weight, cut.bias)
+    try:
+        with torch.no_grad():
+            again = torch.nn.functional.linear(cut.features(photo), cut.weight, cut.bias)
+    except Exception:  # a network that cannot do without its classifier raises anything
+        return False
     return torch.allclose(again, logits, rtol=1e-4, atol=1e-4 * float(logits.abs().max()))
 
 
@@ -276,6 +292,26 @@ def logits_of(module: nn.Module, photo: Tensor, name: str) -> Tensor:
     return found
 
 
+class _PassesOn(nn.Module):
+    """In the place of a linear layer: gives what it is given, and has the layer's attributes, which networks read.
+
+    The layer's weights are none of its own.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        vars(self)["layer"] = layer  # not registered as a part
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(vars(self).get("layer"), name)
+
+    def forward(self, feature: Tensor) -> Tensor:
+        return feature
+
+
 def _split_modules(module: nn.Module, photo: Tensor, name: str) -> Split | None:
     """Finds the classifier by what passes through it; None where no linear layer gives the logits."""
     calls: dict[str, list[tuple[Tensor, Tensor]]] = {}
@@ -297,8 +333,7 @@ def _split_modules(module: nn.Module, photo: Tensor, name: str) -> Split | None:
         given, output = passed[-1]
         if path and len(passed) == 1 and given.dim() == 2 and (output is logits or torch.equal(output, logits)):
             layer: Any = module.get_submodule(path)
-            features = copy.deepcopy(module)
-            features.set_submodule(path, nn.Identity())
+            features = copy.deepcopy(module, {id(layer): _PassesOn(layer)})  # under every name that the layer has
             bias = layer.bias if layer.bias is not None else torch.zeros(layer.out_features)
             return Split(features.eval(), layer.weight, bias, path)
     return None

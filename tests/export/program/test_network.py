@@ -16,6 +16,7 @@ from refocus.edge.bundle import Preprocessing
 from refocus.export.errors import ExportError
 from refocus.export.program import SIGNATURE, Network, programs_of, split
 from refocus.export.program.call_trace import trace_digest
+from refocus.export.program.capture import capture
 from refocus.export.program.network import example_photo
 
 SIDE = 32
@@ -102,6 +103,49 @@ def test_a_classifier_that_is_used_twice_is_left_where_it_is():
     cut = split(Twice().eval(), SIDE)
     assert cut.layer == ""
     assert torch.equal(cut.weight, torch.eye(5))
+
+
+class Reading(nn.Module):
+    """Its forward reads attributes of its classifier, which it has under several names."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.layer = nn.Conv2d(3, 8, 3), nn.Linear(8, 5)
+        self.head, self.listed = self.layer, [self.layer]
+
+    def forward(self, photo):
+        pooled = self.stem(photo).mean((2, 3)).view(-1, self.layer.in_features)
+        return self.head(pooled.to(self.layer.weight.dtype))
+
+
+def test_a_classifier_whose_attributes_are_read_or_that_has_two_names_is_split():
+    module = Reading().eval()
+    encoder, head, cut = programs_of(network(module))
+    assert (cut.layer, cut.weight.shape) == ("layer", (5, 8))
+    feature = capture(encoder).module()(photo().repeat(2, 1, 1, 1))[:1]  # of 2 photos: the batch is free
+    torch.testing.assert_close(head.module(feature)[0], module(photo()))
+    assert not [name for name, _ in encoder.module.named_parameters() if "layer" in name]  # it is in the head alone
+
+
+def test_a_network_that_cannot_run_without_its_classifier_has_its_logits_as_the_feature():
+    class Checks(Reading):
+        def forward(self, photo):
+            logits = super().forward(photo)
+            if logits.shape[1] != 5:
+                raise ValueError("expected 5 logits")
+            return logits
+
+    cut = split(Checks().eval(), SIDE)
+    assert (cut.layer, cut.weight.shape) == ("", (5, 5))
+
+
+def test_dropout_that_is_always_on_is_named():
+    class Dropping(Toy):
+        def forward(self, photo):
+            return nn.functional.dropout(super().forward(photo))
+
+    with pytest.raises(ExportError, match=r"answers differ by .* on one photo, .*training=self\.training"):
+        programs_of(network(Dropping(nn.Linear(8, 5))))
 
 
 def test_the_network_itself_is_left_unchanged():
