@@ -132,4 +132,5 @@ def bundle_encoder_program(checkpoint: Checkpoint) -> TorchProgram:
         identity=artifact.feature_space,
         preprocessing=backbone.preprocessing,
         source=backbone.bundle,
+        signed=True,
     )

@@ -25,6 +25,7 @@ from refocus.edge.recognize import Answer, Recognizer, label_set, sigmoid
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.photos import FEWEST_PEOPLE, FEWEST_PHOTOS, Streams, contents, labels_of
 from refocus.export.program.eager_recognizer import EagerAnswer, EagerRecognizer
+from refocus.export.program.photo_signature import SIGNATURE, sizes
 from refocus.export.program.program import TorchProgram
 
 
@@ -33,8 +34,8 @@ class Tolerance:
     """Limits within which two programs count as the same.
 
     Attributes:
-        largest: largest absolute difference of any value, by kind of output: "feature", "logits" (plain, calibrated
-            and delivered), "attention", "trust" (both in [0, 1]).
+        largest: largest absolute difference of any value, by kind of output: "feature" (its signature in units of
+            :func:`_units`), "logits" (plain, calibrated and delivered), "attention", "trust" (both in [0, 1]).
         typical_logits: 90th percentile over photos of the largest difference of a logit, as a share of the range of
             that photo's logits in PyTorch. It bounds programs whose single values may be far off.
         cosine: smallest cosine of the two features, and of the two delivered answers, of one photo.
@@ -153,7 +154,7 @@ class Reference:
     """
 
     def __init__(self, encoder: TorchProgram, head: TorchProgram, streams: Streams) -> None:
-        self.window = int(head.personalisation["window"])
+        self.window, self.signed = int(head.personalisation["window"]), encoder.signed
         self.steps = list(steps(streams, self.window))
         require_coverage(self.steps, self.window)
         people = {name: EagerRecognizer(encoder, head.definition or head) for name in streams}
@@ -288,15 +289,28 @@ def _rows(bundle: Bundle, targets: Sequence[tuple[str, ...]], reference: Referen
                 device.switch(profiles[step.person])
                 at = step.person
             got = device.recognize(step.content, str(step.path))
-            yield _row(wanted, got, labels, step.label)
+            yield _row(wanted, got, labels, step.label, reference.signed)
         device.close()
 
 
 _LOGITS = "plain_logits", "calibrated_logits", "logits"
 
 
-def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str | None) -> _Row:
-    outputs = wanted.outputs
+def _units(feature: np.ndarray, signed: bool) -> np.ndarray:
+    """What differences of a feature are counted in: 1; of a signature of large pixels, a tenth of each number's size.
+
+    Of pixels up to 255 covariances are thousands, whose last bit is no thousandth. Of pixels up to 3 no number is above
+    10, and all units are 1.
+    """
+    units = np.ones_like(feature)
+    if signed:
+        units[-SIGNATURE:] = np.maximum(1, sizes(feature[-SIGNATURE:]) / 10)
+    return units
+
+
+def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str | None, signed: bool) -> _Row:
+    outputs, units = wanted.outputs, _units(wanted.feature, signed)
+    feature, expected = got.feature / units, wanted.feature / units
     if len(got.attention) != len(outputs["attention"]):
         raise ParityError(
             f"the device answered over {len(got.attention) - 1} history photos, PyTorch over"
@@ -314,13 +328,13 @@ def _row(wanted: EagerAnswer, got: Answer, labels: tuple[str, ...], label: str |
         right = tuple(1 - len(truth ^ found) / len(labels) for found in (best, answered)) if truth <= {*labels} else ()
     return _Row(
         differences={
-            "feature": np.abs(got.feature - wanted.feature),
+            "feature": np.abs(feature - expected),
             "logits": logits,
             "attention": np.abs(got.attention - outputs["attention"]),
             "trust": np.atleast_1d(np.abs(got.trust - outputs["trust"])),
         },
         typical_logits=float(logits.max() / max(float(np.ptp(outputs["logits"])), 1e-6)),
-        feature_cosine=cosine(got.feature, wanted.feature),
+        feature_cosine=cosine(feature, expected),
         head_cosine=cosine(got.logits - got.logits.mean(), outputs["logits"] - outputs["logits"].mean()),
         same_top1=answered == best,
         same_top5=got.labels[: len(order)] == tuple(labels[int(i)] for i in order),

@@ -167,7 +167,7 @@ def programs_of(network: Network) -> tuple[TorchProgram, TorchProgram, Split]:
             " with --labels FILE, in the order of the logits"
         )
     row, module = width + SIGNATURE, SignedEncoder(cut.features)
-    encoder = photo_encoder(module, network.preprocessing, row, identity, quantisable=("network",))
+    encoder = photo_encoder(module, network.preprocessing, row, identity, quantisable=("network",), signed=True)
     if _mixes_photos(cut.features, side):
         encoder = encoder.fixed()
     layer = nn.Linear(width, classes)

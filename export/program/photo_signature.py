@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,6 +27,17 @@ class SignedEncoder(nn.Module):
 
     def forward(self, photo: Tensor) -> Tensor:
         return torch.cat([self.network(photo), signature(photo)], dim=1)
+
+
+def sizes(signed: np.ndarray) -> np.ndarray:
+    """What rounding of each number of a signature is in proportion to: (12,) -> (12,).
+
+    Of a covariance it is the product of both deviations, of the others the pixels of their channel.
+    """
+    mean, deviation = signed[:3], signed[3:6]
+    pixels = np.abs(mean) + deviation
+    red, green, blue = deviation
+    return np.concatenate([pixels, pixels, [red * green, red * blue, green * blue], pixels])
 
 
 def signature(photo: Tensor) -> Tensor:

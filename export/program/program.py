@@ -55,6 +55,8 @@ class TorchProgram:
             which it is written.
         source: bundle that holds the program as it was exported and measured before: it is copied, not written. The
             module then runs one of these.
+        signed: of an encoder, whether its rows end in the photo's signature
+            (:mod:`refocus.export.program.photo_signature`).
         native: of a head, what the native runtime needs; None: it has no such form.
         thresholds: (C,) of a head for photos with several labels, the least probability of each; empty of any other.
     """
@@ -76,6 +78,7 @@ class TorchProgram:
     personal: Mapping[str, Tensor] = field(default_factory=dict)
     probed: TorchProgram | None = None
     source: Bundle | None = None
+    signed: bool = False
     native: NativeHead | None = None
     thresholds: tuple[float, ...] = ()
 

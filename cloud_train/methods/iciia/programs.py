@@ -53,7 +53,7 @@ def encoder_program(checkpoint: Checkpoint) -> TorchProgram:
     clips (B, T, 3, side, side)."""
     backbone = backbone_of(checkpoint)
     stated, row, identity = backbone.preprocessing, backbone.row, checkpoint.identity
-    return photo_encoder(backbone.encoder, stated, row, identity, quantisable=("network",))
+    return photo_encoder(backbone.encoder, stated, row, identity, quantisable=("network",), signed=True)
 
 
 class WindowHead(nn.Module):

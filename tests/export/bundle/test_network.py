@@ -29,6 +29,12 @@ class Net(torch.nn.Module):
 def build(classes=3):
     torch.manual_seed(0)
     return Net(classes).eval()
+def of_bytes(classes=3):
+    class OfBytes(Net):
+        def forward(self, photo):
+            return super().forward(photo / 127.5 - 1)
+    torch.manual_seed(0)
+    return OfBytes(classes).eval()
 def features():
     return torch.nn.Conv2d(3, 8, 5, 4)
 def dynamic():
@@ -98,6 +104,23 @@ def test_a_network_becomes_a_bundle_that_answers_as_it_does(made, place, tmp_pat
     np.testing.assert_allclose(first.logits, wanted, atol=1e-4)
     np.testing.assert_array_equal(again.logits, first.logits)
     assert first.trust == 0
+
+
+def test_a_network_of_pixels_from_0_to_255_is_as_near_to_pytorch_as_one_of_pixels_from_0_to_1(
+    place, monkeypatch, tmp_path
+):
+    """The signature of its photos holds thousands, of which the last bit is no thousandth."""
+    monkeypatch.chdir(place)
+    rng, photos = np.random.default_rng(0), tmp_path / "photos"
+    photos.mkdir()
+    for number in range(16):  # black and white and a little colour
+        pixels = 247 * (rng.random((40, 40, 1)) < 0.5) + rng.integers(0, 9, (40, 40, 3))
+        Image.fromarray(pixels.astype(np.uint8)).save(photos / f"{number}.png")
+    settings = ExportSettings("my_net:of_bytes", tmp_path / "b", "onnx:fp32,onnx:fp16", photos, side=32,
+                              mean=(0, 0, 0), std=(1 / 255,) * 3, labels="labels.txt")  # fmt: skip
+    done = export_settings(settings)
+    assert [(outcome.target, outcome.reason) for outcome in done.outcomes] == [("onnx:fp32", ""), ("onnx:fp16", "")]
+    assert [artifact.parity.tolerance for artifact in done.bundle.manifest.artifacts[:2]] == [1e-3, 0.5]
 
 
 def test_right_answers_before_and_after_are_said_for_every_target(made):

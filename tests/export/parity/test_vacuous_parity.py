@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.errors import ExportError, ParityError
-from refocus.export.parity.parity import Deviation, evaluate, steps
+from refocus.export.parity.parity import Deviation, _units, evaluate, steps
 from refocus.export.parity.photos import contents, labels_of, read_streams, write_labels
+from refocus.export.program import signature
+from refocus.export.program.sources import IMAGENET
 
 CLOSE = np.full(100, 1e-5)
 PERFECT = Deviation(
@@ -40,6 +43,23 @@ def photos(folder, people, each):
             Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(buffer, "PNG")
             (folder / person / f"{number}.png").write_bytes(buffer.getvalue())
     return read_streams(folder)
+
+
+@pytest.mark.parametrize(
+    ("mean", "std"), [(IMAGENET.mean, IMAGENET.std), ((0.5,) * 3, (0.5,) * 3), ((0,) * 3, (1,) * 3)]
+)
+def test_the_limits_of_a_feature_hold_for_the_signature_of_usual_pixels_too(mean, std):
+    """Whatever is on the photo: black, white, both, and in one channel alone."""
+    scale = [torch.tensor(values).reshape(1, 3, 1, 1) for values in (mean, std)]
+    pixels = torch.zeros(5, 3, 32, 32)
+    pixels[1], pixels[2, ..., :16], pixels[3, 0], pixels[4, 0, :16] = 1, 1, 1, 1
+    for signed in signature((pixels - scale[0]) / scale[1]).numpy():
+        assert (_units(np.concatenate([[100.0], signed]), signed=True) == 1).all()
+    raw = signature(255 * pixels[2:3])[0].numpy()
+    units = _units(np.concatenate([[1e6], raw]), signed=True)
+    assert units[0] == 1  # of the feature itself, however large
+    assert units[7:10] == pytest.approx(raw[6:9] / 10, rel=1e-3)
+    assert (_units(raw, signed=False) == 1).all()
 
 
 def with_largest(kind: str, value: float) -> Deviation:
