@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from refocus.edge.bundle import PersonalFile, Placement
 from refocus.edge.runtimes import ONNX_PROGRAM
-from refocus.export.errors import ExportError, NothingToQuantise
+from refocus.export.errors import ExportError, NothingToQuantise, told
 from refocus.export.program.capture import quiet
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import NO_CALIBRATION, QUANTISATION, Settings, Written
@@ -129,8 +130,9 @@ def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, se
             )
             model = _older(onnx.load(path), settings.opset) if settings.opset < exported else onnx.load(path)
     except (torch.onnx.errors.OnnxExporterError, onnx.checker.ValidationError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise ExportError(f"the {program.role} cannot be written as ONNX opset {settings.opset}: {first}") from error
+        raise ExportError(
+            f"the {program.role} cannot be written as ONNX opset {settings.opset}: {_reason(error)}"
+        ) from error
     written = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
     if written != settings.opset:
         raise ExportError(
@@ -139,6 +141,14 @@ def _converted(program: TorchProgram, captured: torch.export.ExportedProgram, se
     return model
 
 
+def _reason(error: BaseException) -> str:
+    """The first line of what an error began with: it names the operator, those around it how to debug torch."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return _COLOURS.sub("", told(error))
+
+
+_COLOURS = re.compile("\x1b\\[[0-9;]*m")  # of a terminal
 _NOT_CONVERTED = "refocus.kept"
 
 
@@ -158,6 +168,10 @@ def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
             # Opset 18 gave it an attribute that says what the older form takes for granted. The converter knows no way
             # back, but leaves alone what is not ONNX's own.
             _refill(node.attribute, [a for a in node.attribute if a.name != "num_outputs"])
+            node.domain = _NOT_CONVERTED
+        elif node.op_type == "Pad" and not any(node.input[3:]):
+            # Opset 18 gave it an input of axes, which the older form has not. Where it is empty both mean all axes.
+            del node.input[3:]
             node.domain = _NOT_CONVERTED
     model.opset_import.append(onnx.helper.make_opsetid(_NOT_CONVERTED, 1))
     older = onnx.version_converter.convert_version(model, opset)

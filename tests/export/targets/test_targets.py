@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
@@ -226,6 +227,23 @@ def test_the_opset_that_was_asked_for_is_the_one_written(head, tmp_path, opset):
     program = head.program()
     onnx_target.write(program, capture(program), Settings("fp32", opset), tmp_path / "head.onnx")
     assert [e.version for e in onnx.load(tmp_path / "head.onnx").opset_import if e.domain == ""] == [opset]
+
+
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "constant"])
+def test_padding_of_its_own_is_written_in_an_older_opset(tmp_path, mode):
+    class Padded(torch.nn.Module):
+        def forward(self, photo):
+            return torch.nn.functional.pad(photo, (1, 2, 0, 1), mode)
+
+    program = TorchProgram("encoder", Padded(), (Tensor(name="photo", dtype="float32", shape=(1, 3, 4, 4)),),
+                           (Tensor(name="feature", dtype="float32", shape=(1, 3, 5, 7)),), "0")  # fmt: skip
+    path, photo = tmp_path / "p.onnx", torch.randn(1, 3, 4, 4)
+    onnx_target.write(program, capture(program), Settings("fp32", 17), path)
+    model = onnx.load(path)
+    assert [(node.op_type, node.domain) for node in model.graph.node] == [("Pad", "")]
+    assert [entry.version for entry in model.opset_import] == [17]
+    (found,) = onnxruntime.InferenceSession(path).run(None, {"photo": photo.numpy()})
+    np.testing.assert_array_equal(found, program.module(photo).numpy())
 
 
 def test_a_network_that_wants_one_photo_at_a_time_is_captured_so():
