@@ -168,12 +168,14 @@ def _only_network(settings: ExportSettings, say: Say) -> Any:
     from refocus.export.program import RANDOM, NetworkSettings, open_network
     from refocus.export.program.sources import PROBABILITIES, is_network
 
-    preprocessing: dict[str, Any] = {}
-    if settings.side:
-        preprocessing = {"crop": settings.side, "resize_shorter": round(settings.side / 0.875)}
-    preprocessing |= {n: list(v) for n, v in (("mean", settings.mean), ("std", settings.std)) if v is not None}
+    preprocessing = {n: list(v) for n, v in (("mean", settings.mean), ("std", settings.std)) if v is not None}
     own = NetworkSettings(
-        settings.pretrained, settings.checkpoint, settings.backbone_arguments, settings.labels, preprocessing
+        settings.pretrained,
+        settings.checkpoint,
+        settings.backbone_arguments,
+        settings.labels,
+        preprocessing,
+        settings.side,
     )
     named = [model for model in settings.models if is_network(model)]
     if not settings.models:

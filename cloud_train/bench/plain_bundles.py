@@ -240,8 +240,8 @@ def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:
 def _network(entry: Entry) -> Network:
     """The network with weights of seed 0."""
     torch.manual_seed(0)
-    preprocessing = {} if entry.states_side else {"crop": entry.side, "resize_shorter": round(entry.side / 0.875)}
-    return open_network(entry.source, NetworkSettings(arguments=entry.arguments, preprocessing=preprocessing))
+    side = 0 if entry.states_side else entry.side
+    return open_network(entry.source, NetworkSettings(arguments=entry.arguments, side=side))
 
 
 def save_seeded(network: Network, photos: Sequence[Path], path: Path) -> None:

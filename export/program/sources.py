@@ -59,6 +59,8 @@ class NetworkSettings:
         labels: file with one class name per line, in the order of the logits; None: those that the source states, or
             numbers.
         preprocessing: fields of the manifest's ``preprocessing`` that differ from what the source states.
+        side: pixels of its square input, of photos resized so that the crop keeps the share of them that the source
+            states; 0: as it states.
     """
 
     pretrained: bool = False
@@ -66,6 +68,7 @@ class NetworkSettings:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     labels: Path | None = None
     preprocessing: Mapping[str, Any] = field(default_factory=dict)
+    side: int = 0
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ def open_network(text: str, settings: NetworkSettings) -> Network:
         source["arguments"] = json.dumps(dict(settings.arguments), sort_keys=True)
     if settings.checkpoint is not None:
         source["checkpoint_sha256"] = file_sha256(settings.checkpoint)
-    preprocessing = _changed(found.preprocessing or IMAGENET, settings.preprocessing)
+    stated = found.preprocessing or IMAGENET
+    preprocessing = _changed(stated, {**_of_side(stated, settings.side), **settings.preprocessing})
     if gives_probabilities(module, preprocessing.crop, text):
         module, source["outputs"] = LogOfProbabilities(module).eval(), PROBABILITIES
     labels = read_labels(settings.labels) if settings.labels is not None else found.labels
@@ -195,6 +199,14 @@ def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str
         classes = int(weights[shaped[0]].shape[0])
         return f"the file's classifier has {classes} classes: set num_classes={classes} (--backbone-arguments)"
     return "check the name, and the arguments such as num_classes"
+
+
+def _of_side(stated: Preprocessing, side: int) -> dict[str, int]:
+    """Another side, of which the crop keeps its share of the resized photo; {} for 0."""
+    usual, share = IMAGENET.resize_shorter / IMAGENET.crop, stated.resize_shorter / stated.crop
+    if abs(share - usual) * stated.crop < 1:  # the usual share, rounded to whole pixels of another side
+        share = usual
+    return {"crop": side, "resize_shorter": max(side, round(side * share))} if side else {}
 
 
 def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:

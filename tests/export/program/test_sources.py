@@ -123,6 +123,23 @@ def test_a_timm_network_states_its_preprocessing_and_imagenets_classes():
     assert small.labels == ("class 0", "class 1", "class 2")
 
 
+@pytest.mark.parametrize(
+    ("name", "side", "resize_shorter"),
+    [
+        ("mobilenetv2_050", 0, 256),  # which states 0.875, and 224
+        ("mobilenetv2_050", 160, 183),
+        ("mobilenetv3_small_050", 96, 110),
+        ("deit_tiny_patch16_224", 224, 248),  # 0.9
+        ("vit_tiny_patch16_384", 384, 384),  # 1
+        ("vit_tiny_patch16_384", 192, 192),
+    ],
+)
+def test_another_side_leaves_the_share_of_the_photo_that_the_network_was_trained_on(name, side, resize_shorter):
+    arguments = {"img_size": side} if "vit" in name and side == 192 else {}
+    network = open_network(f"timm:{name}", NetworkSettings(arguments=arguments, side=side))
+    assert (network.preprocessing.crop, network.preprocessing.resize_shorter) == (side or 224, resize_shorter)
+
+
 def test_a_saved_program_gives_a_network_of_its_own_side(tmp_path):
     network = open_network(str(saved(tmp_path, side=48)), NetworkSettings())
     assert network.preprocessing.crop == 48
