@@ -8,12 +8,14 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from refocus.benchmarks.document.schema import BenchError, Missing
 from refocus.benchmarks.measure import Timings, interleave
 from refocus.benchmarks.measure.target import Target
 from refocus.benchmarks.run import Plan, targets_of
-from refocus.edge.bundle import Artifact
+from refocus.edge.bundle import Artifact, Bundle
+from refocus.edge.errors import RefocusError
 from refocus.edge.recognize import (
     DEFAULT_TARGET,
     ChosenTarget,
@@ -72,15 +74,40 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
     return choice
 
 
+def carry_over(choice: ChosenTarget | None, bundle: Bundle) -> str:
+    """Keeps a choice for a bundle in whose manifest accuracies were recorded since it was made.
+
+    Returns:
+        Why it is kept no longer; "" where it is, or nothing was chosen.
+    """
+    if choice is None:
+        return ""
+    try:
+        why = _against(bundle, (choice.runtime, choice.precision), choice.head)
+        if not why:
+            keep_choice(bundle.folder, structs.replace(choice, manifest=choice_path(bundle.folder).stem))
+            return ""
+    except (RefocusError, OSError) as error:
+        why = str(error)
+    return (
+        f"the chosen target {choice.target} is used no longer: {why}; refocus bench --choose measures again, and"
+        f" --runtime {choice.runtime} --precision {choice.precision} goes on with the histories of its features"
+    )
+
+
 def _why_not(target: Target, head: str) -> str:
+    return _against(target.bundle, target.pair, head)
+
+
+def _against(bundle: Bundle, pair: tuple[str, str], head: str) -> str:
     """What the export or `refocus accuracy` found against a target; "" for nothing."""
-    programs: Sequence[Artifact] = [target.bundle.artifact(role, *target.pair, head) for role in ("encoder", "head")]
+    programs: Sequence[Artifact] = [bundle.artifact(role, *pair, head) for role in ("encoder", "head")]
     for artifact in programs:
         if artifact.parity is not None and not artifact.parity.passed:
             return f"the parity of {artifact.file} did not pass when it was exported"
         found = artifact.accuracy
         change = found.change if found is not None else None
-        if found is not None and found.reference and change is None and target.pair != DEFAULT_TARGET:
+        if found is not None and found.reference and change is None and pair != DEFAULT_TARGET:
             return f"its accuracy was compared with {found.reference} on one person's photos, which give no interval"
         if change is not None and change[1] < -ACCURACY_LOST:
             return f"its accuracy may be {-100 * change[1]:.1f} points lower (95 %), at most {100 * ACCURACY_LOST:.0f}"

@@ -53,6 +53,7 @@ def accuracy(
 
     Native heads are targets too, each behind the first encoder whose features it accepts.
     """
+    from refocus.benchmarks.choose import carry_over
     from refocus.benchmarks.measure.accuracy import (
         evaluate,
         read_labelled,
@@ -63,6 +64,7 @@ def accuracy(
     from refocus.benchmarks.measure.accuracy import record as record_accuracy
     from refocus.edge.bundle import load_bundle
     from refocus.edge.errors import RuntimeUnavailable
+    from refocus.edge.recognize import read_choice
 
     if out is not None:
         ready(out)
@@ -92,7 +94,9 @@ def accuracy(
             with naming(out):
                 write_file(out, json.dumps(document, indent=2) + "\n")
         if record:
-            record_accuracy(loaded, document, head)
+            chosen, _ = read_choice(bundle)
+            if why := carry_over(chosen, record_accuracy(loaded, document, head)):
+                logger.warning(why)
     finally:  # what was measured is seen even where it cannot be written
         if as_json:
             print_json(document)

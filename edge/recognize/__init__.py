@@ -14,6 +14,7 @@ from refocus.edge.recognize.chosen_target import (
     keep_choice,
     library_version,
     processor,
+    read_choice,
 )
 from refocus.edge.recognize.class_shares import (
     ClassShares,
@@ -63,6 +64,7 @@ __all__ = [
     "library_version",
     "processor",
     "profile_path",
+    "read_choice",
     "sigmoid",
     "softmax",
 ]

@@ -5,15 +5,28 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replace_fields
 from PIL import Image
 from safetensors.torch import save_file
 
 from refocus import Recognizer, RefocusError, check, load_bundle
+from refocus.benchmarks.choose import carry_over
+from refocus.edge.bundle import Accuracy, write_manifest
+from refocus.edge.recognize import (
+    ChosenTarget,
+    Measured,
+    choice_path,
+    keep_choice,
+    library_version,
+    processor,
+    read_choice,
+)
 from refocus.export import ExportSettings
 from refocus.export import export as export_settings
 
@@ -121,6 +134,49 @@ def test_a_network_of_pixels_from_0_to_255_is_as_near_to_pytorch_as_one_of_pixel
     done = export_settings(settings)
     assert [(outcome.target, outcome.reason) for outcome in done.outcomes] == [("onnx:fp32", ""), ("onnx:fp16", "")]
     assert [artifact.parity.tolerance for artifact in done.bundle.manifest.artifacts[:2]] == [1e-3, 0.5]
+
+
+@pytest.fixture
+def chosen(made, tmp_path, monkeypatch):
+    """A copy of the bundle for which the target w8a8 was chosen on this machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "chosen"
+    shutil.copytree(made[1].folder, folder)
+    rows = (Measured("onnxruntime:fp32", 4.0), Measured("onnxruntime:w8a8", 2.0, (0.5, 0.49, 0.51)))
+    about = "onnxruntime", "w8a8", library_version("onnxruntime"), processor(), "plain", 1, rows
+    keep_choice(folder, ChosenTarget(choice_path(folder).stem, *about))
+    return folder
+
+
+def test_recording_the_accuracy_leaves_the_target_that_was_chosen(chosen, place, refocus):
+    """The manifest is another one then, and a person's history has features of the chosen target."""
+    rows = [(path.relative_to(place), path.parent.name) for path in sorted((place / "photos").rglob("*.png"))]
+    with (place / "metadata.csv").open("w", newline="") as file:
+        people = [(path, label, "anna") for path, label in rows]
+        csv.writer(file).writerows([("file_name", "label", "client"), *people])
+    before = (chosen / "manifest.json").read_bytes()
+    keep_choice(chosen, replace_fields(read_choice(chosen)[0], precision="fp32"))
+    done = refocus("accuracy", chosen, "--data", place, "--record")
+    (place / "metadata.csv").unlink()
+    assert done.returncode == 0, done.stderr
+    assert (chosen / "manifest.json").read_bytes() != before
+    assert read_choice(chosen)[0].target == "onnxruntime:fp32"
+
+
+@pytest.mark.parametrize(("low", "kept"), [(-0.005, True), (-0.03, False)])
+def test_recorded_figures_against_a_chosen_target_are_said(chosen, low, kept):
+    """They would have kept it from being chosen."""
+    before, bundle = read_choice(chosen)[0], load_bundle(chosen)
+    found = Accuracy(data="x", photos=9, people=3, delivered=0.9, plain=0.9, worst_decile=0.8,
+                     reference="onnxruntime:fp32", change=(0.0, low, 0.03))  # fmt: skip
+    artifacts = (
+        replace_fields(a, accuracy=found) if (a.role, a.precision) == ("head", "w8a8") else a
+        for a in bundle.manifest.artifacts
+    )
+    recorded = write_manifest(chosen, replace_fields(bundle.manifest, artifacts=tuple(artifacts)))
+    said = carry_over(before, recorded)
+    assert (read_choice(chosen)[0] is not None) == kept
+    assert said == "" if kept else "is used no longer: its accuracy may be 3.0 points lower" in said
 
 
 def test_right_answers_before_and_after_are_said_for_every_target(made):
