@@ -35,7 +35,7 @@ def trace_digest(module: nn.Module, photo: Tensor) -> str:
 
 def _name_of(func: Callable[..., Any]) -> str:
     """A name that is the same in every process: a function's text may hold its address in memory."""
-    return resolve_name(func) or getattr(func, "__qualname__", type(func).__name__)
+    return str(resolve_name(func) or getattr(func, "__qualname__", type(func).__name__))
 
 
 class _Calls(TorchFunctionMode):
