@@ -22,7 +22,7 @@ from refocus.benchmarks.measure.target import Target, read_album, refused
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
-from refocus.edge.bundle import Bundle, find_precision, load_bundle
+from refocus.edge.bundle import Bundle, find_precision, find_runtime, load_bundle
 from refocus.edge.errors import RefocusError
 
 QUICK_TABLE_S = 210.0  # for all rows of a quick table, so that loading, starting and accuracy fit into five minutes
@@ -134,9 +134,11 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
 
 
 def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
+    runtimes = {find_runtime(name) for name in plan.runtimes}
+
     def wanted(target: tuple[str, str]) -> bool:
         runtime, precision = target
-        return (not plan.runtimes or runtime in plan.runtimes) and (
+        return (not runtimes or runtime in runtimes) and (
             not plan.precisions or bool(find_precision(precision, plan.precisions))
         )
 
@@ -164,7 +166,8 @@ def run(
         scratch: an empty folder, for profiles.
         command: for the document.
         say: is told what is being measured.
-        keep: is given the document after each target, so that a run that is stopped keeps what it has.
+        keep: is given the document after each target, also after one whose groups fail or are stopped, so that
+            what was measured is kept.
 
     Raises:
         BenchError: as :func:`targets_of`; everything later is told in ``missing`` instead.
@@ -179,10 +182,12 @@ def run(
         document = new_document(command, plan.mode, device.machine, about, began, missing=tuple(missing))
         for target in chosen:
             table = Table(target, device.machine, plan.conditions, partial(device.monitor, EVERY_S))
-            _measure(table, plan, device, say)
-            seconds = time.perf_counter() - began
-            document = msgspec.structs.replace(table.added_to(document), seconds=seconds)
-            keep(document)
+            try:
+                _measure(table, plan, device, say)
+            finally:  # what was measured is kept where a group is stopped, or fails as nobody foresaw
+                seconds = time.perf_counter() - began
+                document = msgspec.structs.replace(table.added_to(document), seconds=seconds)
+                keep(document)
     return document
 
 

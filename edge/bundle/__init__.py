@@ -48,6 +48,7 @@ from refocus.edge.bundle.precision import (
     PrecisionName,
     find_named_target,
     find_precision,
+    find_runtime,
 )
 from refocus.edge.bundle.table import artifact_table
 from refocus.edge.bundle.tensor_file import encode_tensors
@@ -107,6 +108,7 @@ __all__ = [
     "filled",
     "find_named_target",
     "find_precision",
+    "find_runtime",
     "load_bundle",
     "model_of",
     "pack",

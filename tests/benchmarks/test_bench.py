@@ -180,6 +180,27 @@ def test_a_group_that_fails_does_not_stop_the_table(bundle, tmp_path, monkeypatc
     assert found.missing[-1].why == "the disk is full"
 
 
+def test_what_was_measured_before_a_group_failed_unforeseen_is_kept(bundle, tmp_path, monkeypatch):
+    from refocus.benchmarks import run as bench
+
+    def broken(*_):
+        raise KeyError("no such photo")
+
+    monkeypatch.setitem(bench.GROUPS, "accuracy", broken)
+    kept = []
+    with pytest.raises(KeyError):
+        run([bundle.folder], few(only=("threads", "accuracy")), tmp_path, "x", keep=kept.append)
+    assert {row.group for document in kept for row in document.rows} == {"threads"}
+
+
+def test_labelled_photos_that_cannot_be_used_leave_what_was_measured(bundle, labelled, tmp_path):
+    (labelled / "metadata.csv").write_text("file_name,label,client\n0.png,no such label,anna\n")
+    (tmp_path / "s").mkdir()
+    found = run([bundle.folder], few(only=("threads", "accuracy"), labelled=Labelled(labelled)), tmp_path / "s", "x")
+    assert {row.group for row in found.rows} == {"threads"}
+    assert "labels the bundle does not know, such as 'no such label'" in found.missing[-1].why
+
+
 @pytest.mark.parametrize(
     ("plan", "message"),
     [({"only": ("stage",)}, "--only stage: expected some of start, memory, stages,"),
@@ -190,7 +211,7 @@ def test_a_plan_that_cannot_be_is_refused(bundle, plan, message, tmp_path):
         run([bundle.folder], few(**plan), tmp_path, "x")
 
 
-@pytest.mark.parametrize(("runtimes", "tried"), [((), True), (("onnxruntime",), False)])
+@pytest.mark.parametrize(("runtimes", "tried"), [((), True), (("onnxruntime",), False), (("onnx",), False)])
 def test_a_runtime_that_is_not_asked_for_is_not_loaded(bundle, tmp_path, monkeypatch, runtimes, tried):
     monkeypatch.setitem(RUNTIMES, "executorch", ("no_such_module", "executorch"))  # it is said if it is tried
     shutil.copytree(bundle.folder, tmp_path / "b")
