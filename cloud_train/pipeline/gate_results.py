@@ -1,4 +1,4 @@
-"""What the gates found in each run of a pipeline, as a results document."""
+"""Findings of the gates in each run of a pipeline, as a results document."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def study_federated(
 
 
 def _pretrained(config: FederatedConfig) -> str:
-    """What the network knew before clients trained."""
+    """Weights that clients begin with, in words."""
     if config.scratch:
         return SCRATCH
     return Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people"

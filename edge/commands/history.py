@@ -131,8 +131,8 @@ def erase(
     if classes and photo is not None:
         raise HistoryError("--classes: expected no --photo; a photo's classes go with it")
     weights, everything = options.personal_weights(profiles), photo is space is None
-    kept = weights is not None and everything and not classes and weights.holds(profile)
-    if weights is not None and kept and not options.has_history(profile, profiles):
+    without_file = everything and not classes and not options.has_history(profile, profiles)
+    if without_file and weights is not None and weights.holds(profile):
         _confirm(profile, _EVERYTHING, yes)
         _say_erased(profile, _EVERYTHING, None, None, 0, weights.drop(profile), as_json)
         return
@@ -144,7 +144,7 @@ def erase(
             return
         photo_part = f" of photo {one_photo[:12]}" if one_photo else ""
         space_part = f" in space {one_space[:12]}" if one_space else ""
-        what = f"everything{photo_part}{space_part}" if photo_part else f"{_EVERYTHING}{space_part}"
+        what = (f"everything{photo_part}" if photo_part else _EVERYTHING) + space_part
         _confirm(profile, what, yes)
         erased = history.erase(one_photo, one_space)
     # What was learned from a person is theirs too; what was learned of one photo cannot be taken out of it.

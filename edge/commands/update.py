@@ -212,9 +212,10 @@ def _say(record: UpdateState, slots: Slots, updates: UpdateAgent | None, as_json
     active, previous, candidate = record.active, record.previous, record.candidate
     bundle = str(slots.path(active)) if active else None
     if as_json:
-        shadow: dict[str, Any] = {"shadow": asdict(updates.shadow), "left_out": updates.left_out} if updates else {}
-        damaged = {"recovered": updates.recovered} if updates else {}
-        print_json({**msgspec.to_builtins(record), "bundle": bundle, **shadow, **damaged})
+        people: dict[str, Any] = {}
+        if updates:
+            people = {"shadow": asdict(updates.shadow), "left_out": updates.left_out, "recovered": updates.recovered}
+        print_json({**msgspec.to_builtins(record), "bundle": bundle, **people})
         return
     serves = f"release {active.number} ({active.name}) serves" if active else "no release is installed"
     kept = f"; release {previous.number} is kept" if previous else ""

@@ -75,13 +75,9 @@ class ProfileRollout:
 
         Somebody whose profile could not be read when the others moved, or was away, moves now.
         """
-        if self._differ(previous, active):
-            self._each(lambda history: self._complete(history, previous, active))
+        self._between(previous, active, self._complete)
 
-    def _complete(self, history: FeatureHistory, previous: Slot, active: Slot) -> None:
-        before, now = self._own(history, previous), self._own(history, active)
-        if before.space == now.space:
-            return
+    def _complete(self, history: FeatureHistory, before: Slot, now: Slot) -> None:
         self._take_in(history, now, before)
         self._go_on(history, now, before)
         behind = is_behind(history, before, now)
@@ -96,14 +92,9 @@ class ProfileRollout:
 
     def bring_back(self, active: Slot, left: Slot) -> None:
         """Takes everybody back to the release that serves again; the one that is left need not even load."""
+        self._between(active, left, self._bring_back)
 
-        if self._differ(active, left):
-            self._each(lambda history: self._bring_back(history, active, left))
-
-    def _bring_back(self, history: FeatureHistory, active: Slot, left: Slot) -> None:
-        now, gone = self._own(history, active), self._own(history, left)
-        if now.space == gone.space:
-            return
+    def _bring_back(self, history: FeatureHistory, now: Slot, gone: Slot) -> None:
         self._end_older(history, now, gone)
         if _stage(history, now, gone) or history.count(gone.space):
             migration = Migration(history, self._or_absent(history, now), AbsentModel(gone.space))
@@ -112,9 +103,16 @@ class ProfileRollout:
             with contextlib.suppress(BundleError):  # of a damaged release: the next one may heal it
                 migration.step()
 
-    def _differ(self, one: Slot, other: Slot) -> bool:
-        """Whether somebody may have other feature spaces with two releases."""
-        return one.space != other.space or self._models.personal
+    def _between(self, one: Slot, other: Slot, work: Callable[[FeatureHistory, Slot, Slot], None]) -> None:
+        """Does some work for everybody whose feature spaces differ with two releases, given as they are for them."""
+
+        def of_person(history: FeatureHistory) -> None:
+            own, others = self._own(history, one), self._own(history, other)
+            if own.space != others.space:
+                work(history, own, others)
+
+        if one.space != other.space or self._models.personal:
+            self._each(of_person)
 
     # ---- one person
 
@@ -209,7 +207,7 @@ class ProfileRollout:
         model = self._encoding(history, active)
         kept = max((found.new, found.old), key=history.count)
         gone = (left - {kept}).pop()
-        if _photos(history, gone) - _photos(history, kept):
+        if history.count_apart(gone, kept):
             raise _foreign(left)
         history.erase(space=gone)
         Migration(history, AbsentModel(kept), model).start_instead()
@@ -287,7 +285,3 @@ def _foreign(spaces: Iterable[str]) -> _Foreign:
         " of a release that is here; they stay as they are: to take them along, give the bundle that made them to"
         " refocus migrate, or refocus history erase --space forgets them"
     )
-
-
-def _photos(history: FeatureHistory, space: str) -> set[str]:
-    return {entry.photo for entry in history.entries() if entry.space == space}

@@ -297,7 +297,7 @@ _LOGITS = "plain_logits", "calibrated_logits", "logits"
 
 
 def _units(feature: np.ndarray, signed: bool) -> np.ndarray:
-    """What differences of a feature are counted in: 1; of a signature of large pixels, a tenth of each number's size.
+    """Units of differences of a feature (D,): 1; of a signature of large pixels, a tenth of each number's size.
 
     Of pixels up to 255 covariances are thousands, whose last bit is no thousandth. Of pixels up to 3 no number is above
     10, and all units are 1.

@@ -30,7 +30,7 @@ class SignedEncoder(nn.Module):
 
 
 def sizes(signed: np.ndarray) -> np.ndarray:
-    """What rounding of each number of a signature is in proportion to: (12,) -> (12,).
+    """Sizes of the numbers of a signature, to which their rounding is in proportion: (12,) -> (12,).
 
     Of a covariance it is the product of both deviations, of the others the pixels of their channel.
     """

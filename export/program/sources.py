@@ -203,10 +203,12 @@ def _how_to_fit(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> str
 
 def _of_side(stated: Preprocessing, side: int) -> dict[str, int]:
     """Another side, of which the crop keeps its share of the resized photo; {} for 0."""
+    if not side:
+        return {}
     usual, share = IMAGENET.resize_shorter / IMAGENET.crop, stated.resize_shorter / stated.crop
     if abs(share - usual) * stated.crop < 1:  # the usual share, rounded to whole pixels of another side
         share = usual
-    return {"crop": side, "resize_shorter": max(side, round(side * share))} if side else {}
+    return {"crop": side, "resize_shorter": max(side, round(side * share))}
 
 
 def _changed(stated: Preprocessing, changes: Mapping[str, Any]) -> Preprocessing:
@@ -277,13 +279,9 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
             " one photo, or with a free first dimension (dynamic_shapes)"
         )
     side = int(shapes[0][2])
-    share = IMAGENET.resize_shorter / IMAGENET.crop
-    stated = msgspec.structs.replace(IMAGENET, crop=side, resize_shorter=round(side * share))
+    stated = msgspec.structs.replace(IMAGENET, **_of_side(IMAGENET, side))
     module = program.module()
-    for name in (
-        "train",
-        "eval",
-    ):  # the program's own refuse every call; without them a module's serve, and change nothing
+    for name in ("train", "eval"):  # the program's own refuse every call; a module's, behind them, change nothing
         vars(module).pop(name, None)
     return Found(module, stated, versions={"program_sha256": digest})
 
