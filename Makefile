@@ -9,7 +9,7 @@ FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 DOCS := $(VENV)/.docs
 
-.PHONY: pictures bundles demo demo-pipeline demo-android test test-slow test-full fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
+.PHONY: pictures bundles demo demo-pipeline demo-android test test-slow test-full test-studies fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -116,9 +116,9 @@ pictures: demo
 
 # Everything that needs an NVIDIA GPU, section by section, offline once installed; goes on where it stopped. DRY=--dry runs
 # it small on a CPU. $(OUT)/measure-cuda.tar.gz is what to take home. On a machine whose environment has torch for its GPU
-# already: python -m refocus.cloud_train.bench.measure_cuda --out DIR.
+# already: python -m studies.bench.measure_cuda --out DIR.
 measure-cuda: $(INSTALLED)
-	$(BIN)/python -m refocus.cloud_train.bench.measure_cuda --out $(OUT) $(DRY)
+	$(BIN)/python -m studies.bench.measure_cuda --out $(OUT) $(DRY)
 
 # The documentation site in site/, to be read from the disk or served; a broken link or anchor is an error.
 docs: $(DOCS)

@@ -6,7 +6,9 @@ __all__ = [
     "commands",
     "data",
     "demos",
+    "documents",
     "errors",
+    "evaluate",
     "federated",
     "locks",
     "methods",
@@ -18,6 +20,5 @@ __all__ = [
     "runs",
     "service",
     "settings",
-    "studies",
     "train",
 ]

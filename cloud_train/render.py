@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +14,22 @@ from refocus.edge.pages import style
 
 
 def render(template: str, /, **values: Any) -> str:
-    """A page.
+    """Render a page.
 
     In HTML every value is escaped; ``STYLE`` is the style sheet of all pages. Beside Jinja's own filters there are
     ``f``, which is :func:`format`, and ``paragraph``, which makes one line of what is several lines in the template.
 
     Args:
-        template: its path below ``cloud_train``, as "report/templates/report.html.j2".
+        template: its path below ``cloud_train``, as "evaluate/report.html.j2".
     """
-    return _environment().get_template(template).render(**values)
+    return renderer(Path(__file__).parent)(template, **values)
 
 
 @functools.cache
-def _environment() -> Environment:
+def renderer(folder: Path) -> Callable[..., str]:
+    """Return :func:`render` for templates below another folder."""
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(folder),
         autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -36,7 +38,7 @@ def _environment() -> Environment:
     )
     environment.globals["STYLE"] = Markup(style())  # noqa: S704 - our own file
     environment.filters |= {"f": format, "paragraph": _paragraph}
-    return environment
+    return lambda template, /, **values: environment.get_template(template).render(**values)
 
 
 def _paragraph(text: str) -> str:

@@ -72,7 +72,7 @@ def demo_page(out: Path) -> Path:
     import numpy as np
     from PIL import Image
 
-    from refocus.cloud_train.report.report import write_report
+    from refocus.cloud_train.evaluate.report import write_report
 
     results = json.loads((ROOT / "docs" / "results" / "demo.json").read_text(encoding="utf-8"))
     letter = out.with_suffix(".png")

@@ -91,7 +91,7 @@ def _code_of_runs() -> str:
 @pytest.fixture(scope="session")
 def bundle(tiny_run):
     """The tiny run's delivered bundle, exported and verified."""
-    from refocus.cloud_train.studies.evaluate import bundle_of
+    from refocus.cloud_train.evaluate.heads import bundle_of
 
     return bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t"))
 

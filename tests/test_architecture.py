@@ -11,10 +11,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NEVER = {
-    "edge": {"export", "benchmarks", "cloud_train", "torch", "timm", "onnx", "executorch", "coremltools"},
-    "export": {"cloud_train", "benchmarks", "timm"},
-    "benchmarks": {"cloud_train", "torch", "timm"},
-    "cloud_train": set(),
+    "edge": {"export", "studies", "benchmarks", "cloud_train", "torch", "timm", "onnx", "executorch", "coremltools"},
+    "export": {"cloud_train", "studies", "benchmarks", "timm"},
+    "benchmarks": {"cloud_train", "studies", "torch", "timm"},
+    "cloud_train": {"studies"},
+    "studies": set(),
 }
 EDGE_MAY = {
     "numpy",
@@ -70,24 +71,21 @@ FLOORS = {
     ),
     "export": ("program", "targets", "parity", "bundle", "bank", "hub"),
     "benchmarks": ("document", "measure", "report", "rows", "devices", "", "commands"),
+    # Data below networks, networks below methods; training returns a result and calls no evaluation and no report; what
+    # evaluates stands above what trains, and what releases above what evaluates.
     "cloud_train": (
         "data",
         "backbones",
         "methods/taper",
-        "methods/test_time",
         "methods/iciia",
         "methods/peft",
         "runs",
         "federated",
         "federated/delivery",
-        "studies",
-        "studies/iciia",
-        "studies/banks",
-        "studies/streams",
-        "studies/sets",
+        "train",
+        "evaluate",
         "bench",
         "report",
-        "train",
         "release",
         "pipeline",
         "federated/deployment",
@@ -96,18 +94,30 @@ FLOORS = {
         "demos",
         "commands",
     ),
+    "studies": (
+        "iciia",
+        "banks",
+        "streams/rivals",
+        "streams",
+        "federated",
+        "bench/rows",
+        "bench",
+        "report",
+        "commands",
+        "",
+    ),
 }
 # Modules beside the folders that lie below all of them; the others lie above, or where "" stands.
 BELOW = {
     "edge": {"errors", "files", "registry"},
     "export": {"errors"},
-    "cloud_train": {"errors", "locks", "progress", "render", "resume", "settings", "tracking"},
+    "cloud_train": {"documents", "errors", "locks", "progress", "render", "resume", "settings", "tracking"},
 }
 MOST_MODULES = 15
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the four packages by its name below ``refocus``."""
+    """Return every module of the four packages, and of the studies, by its name below ``refocus``."""
     found = {}
     for package in NEVER:
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -128,7 +138,7 @@ def edges(path: Path) -> set[str]:
             names = [f"{node.module}.{name}" for name in names]
         for name in names:
             module = name.removeprefix("refocus.")
-            if name.startswith("refocus."):
+            if name.startswith(("refocus.", "studies.")):
                 found.add(module if module in MODULES else module.rpartition(".")[0])
     return found & MODULES.keys()
 
@@ -170,6 +180,8 @@ def test_no_folder_has_too_many_modules():
 def test_the_map_names_every_folder_from_the_lowest_to_the_highest():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     for package, floors in FLOORS.items():
+        if package == "studies":
+            continue  # one row: the installed packages are what users look up
         rows = [line.split("`")[1].rstrip("/") for line in text.splitlines() if line.startswith(f"| `{package}/")]
         listed = [row.partition("/")[2] for row in rows if not row.endswith(".py") and row != package]
         wanted = [floor for floor in floors if floor not in ("", "demos/fleet")]  # the fleet stands with the demos
@@ -263,13 +275,32 @@ def test_help_of_every_command_imports_no_torch():
     code = REFUSE_SOCKETS + (
         "from refocus.edge.commands.app import app, register_all\nregister_all()\n"
         "from typer.testing import CliRunner\n"
-        "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['overhead'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish'], ['pipeline', 'run']):\n"
+        "for words in ([], ['train', 'iciia'], ['evaluate'], ['demo'], ['export'], ['recognize'], ['album'], ['inspect'], ['check'], ['upgrade'], ['migrate'], ['accuracy'], ['compatibility'], ['history'], ['condense'], ['bench'], ['bench', 'suite'], ['update', 'run'], ['release', 'publish'], ['pipeline', 'run']):\n"
         "    result = CliRunner().invoke(app, [*words, '--help'])\n"
         "    assert result.exit_code == 0, result.output\n"
         "assert 'torch' not in sys.modules and 'onnxruntime' not in sys.modules"
     )
     done = run_python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_training_iciia_loads_no_study_no_report_and_no_other_method(tiny_run, tmp_path):
+    """Calling ``train_iciia`` on a finished run passes through all of its code but the steps themselves."""
+    code = (
+        "import sys\nfrom pathlib import Path\n"
+        "from refocus.cloud_train.train import IciiaSettings, train_iciia\n"
+        "settings = IciiaSettings.named('default', {'data': {'glyph_clients': {'train': 12, 'validation': 4, 'gate': 4,"
+        " 'test': 4}, 'photos_per_client': 24}, 'seeds': [0], 'encoder': {'epochs': 1}, 'recipe': {'epochs': 1},"
+        " 'gate': {'windows': 40, 'epochs': 1}, 'block': {'layers': 1}, 'devices': {'accelerator': 'cpu'}})\n"
+        f"train_iciia(settings, Path({str(tmp_path / 'run')!r}))\n"
+        "ours = sorted(m for m in sys.modules if m.startswith(('refocus.', 'studies')))\n"
+        "parts = {part for m in ours for part in m.split('.')}\n"
+        "assert not parts & {'studies', 'report', 'taper', 'federated', 'evaluate'}, parts\n"
+        "print(len(ours))"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[-1]) <= 125, done.stdout
 
 
 def test_a_mistake_in_a_setting_does_not_wait_for_libraries_that_only_training_needs():

@@ -24,9 +24,9 @@ def driver():
 
 @pytest.fixture(scope="module")
 def pages(tiny_run, bundle, stream, tmp_path_factory):
-    from refocus.cloud_train.report.report import write_results
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.heads import evaluate_run
     from refocus.cloud_train.runs.iciia import Run
-    from refocus.cloud_train.studies.evaluate import evaluate_run
     from refocus.edge.recognize import answer_album, find_photos
     from refocus.edge.recognize.recognizer import Recognizer
 

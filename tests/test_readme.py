@@ -18,9 +18,9 @@ from refocus.benchmarks.commands.bench import DEFAULT_COMMAND
 from refocus.benchmarks.report.suite_tables import table_1
 from refocus.benchmarks.suite import paper_flops, read_pairs, read_suite
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate.bank_replay import CONDENSED, FOREIGN, GENERIC
 from refocus.cloud_train.federated.methods import METHODS
-from refocus.cloud_train.report.results_page import write_results_page
-from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC
+from studies.report.results_page import write_results_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

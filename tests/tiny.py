@@ -33,10 +33,10 @@ def train_tiny_run(folder: Path) -> Run:
     """The run with an encoder, one ICIIA-T head, its gate and their bundle."""
     import torch
 
+    from refocus.cloud_train.evaluate.heads import bundle_of
     from refocus.cloud_train.methods.iciia.block import IciiaConfig
     from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
     from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
-    from refocus.cloud_train.studies.evaluate import bundle_of
 
     torch.manual_seed(0)
     run, fabric = tiny_run(folder), Devices(accelerator="cpu").launch()

@@ -1,3 +1,3 @@
-"""Measured rows of a benchmark: stages, personal weights, cold start, switching, condensing, service."""
+"""Measured rows of a benchmark: stages, personal weights, cold start."""
 
-__all__ = ["cold_start", "condensing", "personal", "recorder", "service", "stages", "switching"]
+__all__ = ["cold_start", "personal", "recorder", "stages"]

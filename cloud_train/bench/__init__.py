@@ -1,3 +1,3 @@
-"""Networks for the benchmark suite, and measurements that need torch."""
+"""Networks for the benchmark suite, and which networks export to which runtime."""
 
-__all__ = ["compatibility", "overhead", "peers", "plain_bundles", "suite"]
+__all__ = ["compatibility", "suite"]

@@ -1,4 +1,4 @@
-"""``refocus bench suite`` and ``refocus bench peers``: what needs networks and torch of ``refocus bench``."""
+"""``refocus bench suite``: the part of ``refocus bench`` that needs networks and torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ LIMIT_S = 3600.0
 
 
 def register(bench: typer.Typer) -> None:
-    """Adds the two to the group of ``refocus bench``."""
+    """Add the command to the group of ``refocus bench``."""
     bench.command()(suite)
-    bench.command()(peers)
 
 
 def suite(
@@ -54,22 +53,3 @@ def suite(
     typer.echo(f"{out / TABLE}: {len(found)} pairs, {len(failed)} of them without a figure")
     for name in failed:
         typer.echo(f"{name}: {found[name].missing[0].why}; remove the file to try again")
-
-
-def peers(
-    photos: Annotated[Path, typer.Option(help="folder of at least 40 real photos, for statistics and inputs")],
-    out: Annotated[Path, typer.Option(help="output folder for the document")],
-    backbone: Annotated[str, typer.Option(help="timm model name")] = "mobilenetv3_large_100",
-    quick: Annotated[bool, typer.Option("--quick", help="use fewer samples per row")] = False,
-    device: Annotated[str, typer.Option(help="cpu, or cuda to add torch with CUDA graphs as the reference")] = "cpu",
-) -> None:
-    """Measure one network in every runtime that is installed here, in turns in one process."""
-    from refocus.benchmarks.document import write_document
-    from refocus.benchmarks.report.text import print_document
-    from refocus.benchmarks.suite import conditions_of
-    from refocus.cloud_train.bench.peers import measure
-
-    document = measure(backbone, photos, conditions_of(quick), typed_command({}), device)
-    out.mkdir(parents=True, exist_ok=True)
-    write_document(document, out / f"peers-{backbone}-{device}.json")
-    print_document(document)

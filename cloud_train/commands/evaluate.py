@@ -22,9 +22,10 @@ def evaluate(
     as_json: AsDocument = False,
 ) -> None:
     """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
-    from refocus.cloud_train.report.report import print_summary, write_results
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.heads import evaluate_run
+    from refocus.cloud_train.evaluate.report import print_summary
     from refocus.cloud_train.runs.iciia import Run
-    from refocus.cloud_train.studies.evaluate import evaluate_run
 
     opened = Run(run)
     if opened.table.several:
@@ -44,9 +45,9 @@ def _evaluate_sets(opened: Run, run: Path, labelled: bool, as_json: bool) -> Non
     from rich.console import Console
 
     from refocus.benchmarks.commands.accuracy import label_sets_table
+    from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.errors import UsageError
-    from refocus.cloud_train.report.report import write_results
-    from refocus.cloud_train.studies.sets import evaluate_sets
+    from refocus.cloud_train.evaluate.label_sets import evaluate_sets
 
     if labelled:
         raise UsageError("--labelled: its baselines are of photos with one label each; leave it out")

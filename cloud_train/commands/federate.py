@@ -118,40 +118,6 @@ def federate_client(
     become_client(kit, name)
 
 
-@federate_app.command("trial")
-def federate_trial(
-    out: Annotated[Path, typer.Argument(help="output folder of the trial; must be new")],
-    method: Annotated[str, typer.Option(help="federated method, as in refocus train federated")] = "pfedpg",
-    clients: Annotated[int, typer.Option(min=2, help="client processes, each with the letters of one writer")] = 8,
-    photos: Annotated[int, typer.Option(min=15, help="photos per client")] = 100,
-    rounds: Annotated[int, typer.Option(min=3, help="number of rounds T")] = 12,
-    steps: Annotated[int, typer.Option(min=1, help="gradient steps per client and round (batch size 16)")] = 20,
-    drop_after: Annotated[int, typer.Option(min=1, help="round after which a client is killed")] = 4,
-    as_json: Annotated[bool, typer.Option("--json", help="print the results document")] = False,
-) -> None:
-    """Measure a deployment on this machine: a server and client processes beside the simulation in one process."""
-    from refocus.cloud_train.commands.parsing import typed_command
-    from refocus.cloud_train.federated.deployment.trial import Trial, measure
-    from refocus.cloud_train.federated.methods import find_method
-    from refocus.cloud_train.federated.run import FederatedConfig
-    from refocus.cloud_train.report.report import write_results
-    from refocus.cloud_train.train.clients import equal_steps
-
-    recipe = replace(equal_steps(rounds, steps), watch=rounds, keep="last")
-    config = FederatedConfig(clients=clients, photos_per_client=photos, unseen=0.0, scratch=True, recipe=recipe)
-    rates = config.rates_of(find_method(method))[0]
-    trial = Trial(config, method, rates, drop_after=drop_after)
-    document = measure(trial, out, typed_command({str(out): "OUT"}))
-    write_results(document, out / "trial.json")
-    if as_json:
-        print_json(document)
-        return
-    for row in document["rows"]:
-        sent = f"{row['bytes_up']:,} bytes up and {row['bytes_down']:,} down"
-        say(f"{row['title']}: {row['round_s']:.2f} s a round, {sent}")
-    say(f"results: {out / 'trial.json'}")
-
-
 def read_classes(text: str) -> tuple[str, ...]:
     """Class names: comma-separated, from a file with one per line, or from a run of ``refocus train federated``.
 

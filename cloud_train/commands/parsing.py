@@ -15,7 +15,7 @@ from refocus.edge.commands import numbers
 Settings = TypeVar("Settings")
 
 
-def typed_command(names: dict[str, str]) -> str:
+def typed_command(names: dict[str, str], program: str = "refocus") -> str:
     """The command line as it was typed, with some words replaced, and files by their names: it may be published.
 
     Of a word that stands there several times the last one is replaced: a run may be called as its command is.
@@ -25,7 +25,7 @@ def typed_command(names: dict[str, str]) -> str:
     shown = (
         names[word] if word in names and last[word] == at else _without_folders(word) for at, word in enumerate(words)
     )
-    return shlex.join(["refocus", *shown])
+    return f"{program} {shlex.join(shown)}".rstrip()
 
 
 def _without_folders(word: str) -> str:

@@ -1,4 +1,4 @@
-"""``refocus results``, ``refocus report`` and ``refocus demo``."""
+"""``refocus report`` and ``refocus demo``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,6 @@ from typing import Annotated
 import typer
 
 from refocus.cloud_train.commands.flags import MadeRun
-
-
-def results(
-    folder: Annotated[Path, typer.Argument(help="folder of result documents (results.json of runs)")],
-    out: Annotated[Path, typer.Option(help="output file for the page (Markdown)")] = Path("docs/results.md"),
-) -> None:
-    """Generate the results page and its pictures from result documents."""
-    from refocus.cloud_train.report.results_page import write_results_page
-
-    write_results_page(folder, out)
-    typer.echo(f"wrote {out}")
 
 
 def report(

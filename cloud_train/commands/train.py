@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -15,6 +15,9 @@ from refocus.cloud_train.commands.flags import AsDocument, Seeds
 from refocus.cloud_train.commands.parsing import arguments, seeds_of, typed_command
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import words
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.train.clients import TrainedClients
 
 TRACKERS = ("tensorboard", "mlflow")
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
@@ -190,16 +193,27 @@ def _train(
         typer.echo(explained_toml(settings))
         return
     from refocus.cloud_train import train
-    from refocus.cloud_train.commands.study import show_study
     from refocus.cloud_train.tracking import tracked
 
     if out is None:
         raise UsageError(f"give the folder of the run: refocus train {kind} OUT")
-    command = [] if kind == "taper" else [typed_command({str(out): "RUN"})]  # its studies note their own
+    command = [typed_command({str(out): "RUN"})] if kind == "iciia" else []
     with tracked(_tracker[0], out, {".".join(keys): value for keys, value in keys_of(settings)}):
-        made = getattr(train, f"train_{kind}")(settings, out, *command)
-    if isinstance(made, dict):  # of clients, who are evaluated too
-        show_study(made, out / "studies" / "federated.json", as_json)
+        trained = getattr(train, f"train_{kind}")(settings, out, *command)
+    if kind in ("federated", "prompt"):
+        _evaluate_clients(trained, out, as_json)
+
+
+def _evaluate_clients(trained: TrainedClients, out: Path, as_json: bool) -> None:
+    """Evaluate each client, write the results document into the run, and print it."""
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.clients import study_federated
+    from refocus.cloud_train.evaluate.report import show_study
+
+    command, path = typed_command({str(out): "RUN"}), out / "studies" / "federated.json"
+    document = study_federated(trained.run, trained.methods, trained.seeds, command, trained.baselines)
+    write_results(document, path)
+    show_study(document, path, as_json)
 
 
 @train_app.command("iciia", cls=SettingsCommand)

@@ -6,7 +6,6 @@ __all__ = [
     "imagefolder",
     "moving_glyphs",
     "partitions",
-    "pseudo_people",
     "sources",
     "table",
     "windows",

@@ -6,17 +6,18 @@ from pathlib import Path
 
 from refocus.cloud_train.backbones.pretrain import EncoderRecipe
 from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.documents import write_results
+from refocus.cloud_train.evaluate.bank_replay import replay_bank
+from refocus.cloud_train.evaluate.heads import evaluate_run
+from refocus.cloud_train.evaluate.report import print_study, print_summary, write_report
+from refocus.cloud_train.evaluate.self_improvement import study_improvement
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.report.report import print_study, print_summary, write_report, write_results
 from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig, variant_name
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun
-from refocus.cloud_train.studies.banks.replay import replay_bank
-from refocus.cloud_train.studies.banks.self_improvement import study_improvement
-from refocus.cloud_train.studies.evaluate import evaluate_run
 from refocus.cloud_train.tracking import tracked
 
 # Fewer people and a faster recipe than `refocus train iciia`: larger steps (momentum, 16 windows each), fewer epochs.

@@ -251,6 +251,22 @@ class FederatedRun:
                 " work and no detail; make the network for smaller ones with arguments.img_size, where it has that"
             )
 
+    def train(self, names: Sequence[str], seeds: Sequence[int]) -> dict[str, Rates]:
+        """Train what is missing of some methods, with every seed.
+
+        Returns:
+            The learning rates per method, chosen with the first seed.
+
+        Raises:
+            UsageError, DataError: see :meth:`check`.
+        """
+        self.check(names)  # before hours of training
+        rates = {name: self.best_rates(name, seeds[0]) for name in names}
+        for name in names:
+            for seed in seeds:
+                self.result(name, seed, rates[name])
+        return rates
+
     @cached_property
     def clients(self) -> Clients:
         """Everybody, with photos; the same for every method and seed."""

@@ -1,3 +1,3 @@
 """Personalisation methods: ICIIA, TAPER, and parameter-efficient modules for federated learning."""
 
-__all__ = ["iciia", "peft", "taper", "test_time"]
+__all__ = ["iciia", "peft", "taper"]

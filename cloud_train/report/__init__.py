@@ -1,3 +1,3 @@
 """Reports for people: terminal, HTML, the generated results page."""
 
-__all__ = ["report", "results_page"]
+__all__ = ["run_report"]

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from refocus.cloud_train.evaluate.clients import kept_round, shares
+from refocus.cloud_train.evaluate.page import Document, Table
 from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.methods import METHODS, title_of
 from refocus.cloud_train.federated.run import FederatedConfig
@@ -27,8 +29,6 @@ from refocus.cloud_train.report.run_story import (
     served_row,
 )
 from refocus.cloud_train.runs.folder import read_settings
-from refocus.cloud_train.studies.federated import kept_round, shares
-from refocus.cloud_train.studies.page import Document, Table
 from refocus.cloud_train.tracking import Curve, read_curves
 
 ALONE = "local"

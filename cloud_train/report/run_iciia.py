@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from refocus.cloud_train.report.report import accuracy_rows, points
+from refocus.cloud_train.evaluate.page import Document, Table, judged_people
+from refocus.cloud_train.evaluate.report import accuracy_rows, points
 from refocus.cloud_train.report.run_story import (
     Story,
     asked_for,
@@ -22,7 +23,6 @@ from refocus.cloud_train.report.run_story import (
 )
 from refocus.cloud_train.runs.folder import read_settings
 from refocus.cloud_train.runs.iciia import RunConfig
-from refocus.cloud_train.studies.page import Document, Table, judged_people
 from refocus.cloud_train.tracking import Curve, read_curves
 
 ORIGINAL, DELIVERED = "original backbone", "delivered"

@@ -8,13 +8,13 @@ from pathlib import Path
 from markupsafe import Markup
 
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate.page import Table
+from refocus.cloud_train.evaluate.report import STUDIES, study_table
 from refocus.cloud_train.render import render
-from refocus.cloud_train.report.report import STUDIES, study_table
 from refocus.cloud_train.report.run_federated import federated_story
 from refocus.cloud_train.report.run_iciia import iciia_story
 from refocus.cloud_train.report.run_story import Story, read_document
 from refocus.cloud_train.report.run_taper import taper_story
-from refocus.cloud_train.studies.page import Table
 from refocus.edge.files import write_file
 from refocus.edge.pages import page
 

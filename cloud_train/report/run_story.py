@@ -15,8 +15,8 @@ import tomllib
 from refocus.benchmarks.measure import worst_tenth
 from refocus.benchmarks.report.charts import COLOURS, new_axes, svg
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate.page import Table
 from refocus.cloud_train.runs.folder import RUN_SETTINGS
-from refocus.cloud_train.studies.page import Table
 from refocus.cloud_train.tracking import Curve
 
 Chart = tuple[str, str]  # caption, and an svg element

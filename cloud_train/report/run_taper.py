@@ -7,11 +7,11 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 
 from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate.page import Table
 from refocus.cloud_train.report.run_story import Story, asked_for, curve_charts, duration, not_ended
 from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.folder import read_settings
 from refocus.cloud_train.runs.taper import TaperConfig
-from refocus.cloud_train.studies.page import Table
 from refocus.cloud_train.tracking import Curve, read_curves
 
 STAGES = ("stage 1, one network", "stage 2, specialists", "stage 3, mixing")

@@ -54,7 +54,7 @@ from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_ne
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
-from refocus.cloud_train.methods.iciia.delivery import Delivery, choose_delivery
+from refocus.cloud_train.methods.iciia.delivery import FOREIGN_PART, Delivery, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
@@ -67,7 +67,6 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe, gate_for, train_gate
-from refocus.cloud_train.methods.test_time.trade_off import FOREIGN_PART
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import (
     contents,

@@ -5,9 +5,15 @@ does: ``IciiaSettings.named("paper", {"data": {"source": "photos.zip"}})``. :mod
 and writes settings as TOML.
 """
 
-from refocus.cloud_train.train.clients import FederatedSettings, PromptSettings, train_federated, train_prompt
-from refocus.cloud_train.train.iciia import IciiaSettings, train_iciia
-from refocus.cloud_train.train.taper import TaperSettings, train_taper
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.train.clients import FederatedSettings, PromptSettings, train_federated, train_prompt
+    from refocus.cloud_train.train.iciia import IciiaSettings, train_iciia
+    from refocus.cloud_train.train.taper import TaperSettings, train_taper
 
 __all__ = [
     "FederatedSettings",
@@ -19,3 +25,12 @@ __all__ = [
     "train_prompt",
     "train_taper",
 ]
+_FOLDERS = {"federated": "clients", "prompt": "clients"}  # others have a module of their own name
+
+
+def __getattr__(name: str) -> Any:
+    """Import a trainer when it is asked for: one method loads nothing of the others."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    method = name.removeprefix("train_").removesuffix("Settings").lower()
+    return getattr(import_module(f"{__name__}.{_FOLDERS.get(method, method)}"), name)

@@ -13,13 +13,12 @@ from refocus.cloud_train.federated.client import Recipe as RoundsRecipe
 from refocus.cloud_train.federated.client_data import FEWEST
 from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.methods import ALWAYS, METHODS
-from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates, allows_towers, prompts_recipe
+from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, allows_towers, prompts_recipe
 from refocus.cloud_train.progress import say
-from refocus.cloud_train.report.report import write_results
 from refocus.cloud_train.runs.folder import note_settings, starting
 from refocus.cloud_train.settings import Positive, checked, part_of
-from refocus.cloud_train.studies.federated import study_federated
 from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_glyphs
+from refocus.export.program import Checkpoint
 
 Settings = TypeVar("Settings", bound=FederatedConfig)
 
@@ -108,51 +107,66 @@ PromptSettings.RECIPES = {
 }
 
 
-def train_federated(settings: FederatedSettings, out: Path, command: str = "") -> dict[str, Any]:
-    """Trains clients together by one method or many, and judges how each client is served.
+@dataclass(frozen=True)
+class TrainedClients:
+    """Result of :func:`train_federated` and :func:`train_prompt`.
+
+    Attributes:
+        run: the run, whose results :mod:`refocus.cloud_train.evaluate.clients` reads.
+        methods: names of the trained methods, the baselines first.
+        baselines: methods that every other one is compared with.
+        seeds: of the trainings.
+        checkpoints: of the first seed; each has its clients' files in ``clients/`` next to it.
+    """
+
+    run: FederatedRun
+    methods: tuple[str, ...]
+    baselines: tuple[str, ...]
+    seeds: tuple[int, ...]
+    checkpoints: tuple[Checkpoint, ...]
+
+
+def train_federated(settings: FederatedSettings, out: Path) -> TrainedClients:
+    """Train clients together by one method or many.
 
     Args:
-        out: folder of the run; it gets ``run.toml``, which repeats it, and ``studies/federated.json``.
-        command: what made it, to be published with its figures.
-
-    Returns:
-        The results document.
+        out: folder of the run; it gets ``run.toml``, which repeats it.
 
     Raises:
-        UsageError, DataError: the settings or the photos do not allow it; nothing is left behind that refuses the
-            corrected call.
+        UsageError, DataError: the settings or the photos do not allow it; nothing is left that refuses the corrected
+            call.
     """
     settings = checked(settings)
     fitting = [name for name, method in METHODS.items() if allows_towers(settings) or not method.tower]
     names = settings.methods or fitting
-    return _train(settings, out, names, command, ALWAYS, settings.deliver_whole)
+    return _train(settings, out, names, ALWAYS, settings.deliver_whole)
 
 
-def train_prompt(settings: PromptSettings, out: Path, command: str = "") -> dict[str, Any]:
-    """Trains prompts and a classifier for each domain or group of people, on one frozen vision transformer.
+def train_prompt(settings: PromptSettings, out: Path) -> TrainedClients:
+    """Train prompts and a classifier for each domain or group of people, on one frozen vision transformer.
 
-    Args, Returns and Raises as of :func:`train_federated`.
+    Args and Raises: see :func:`train_federated`.
     """
-    return _train(checked(settings), out, ("head", "singleset-vpt", "singleset-vpt-d"), command, ("local",))
+    return _train(checked(settings), out, ("head", "singleset-vpt", "singleset-vpt-d"), ("local",))
 
 
 def _train(
     settings: FederatedSettings | PromptSettings,
     out: Path,
     names: Sequence[str],
-    command: str,
-    always: Sequence[str],
+    baselines: Sequence[str],
     whole: bool = False,
-) -> dict[str, Any]:
-    """Trains, judges, and writes what the first seed's models are exported from."""
+) -> TrainedClients:
+    """Train every method with every seed, and write what the first seed's models are exported from."""
     with starting(out):
         run = FederatedRun(out, part_of(settings, FederatedConfig))
         note_settings(out, settings)
-        document = study_federated(run, names, settings.seeds, command, always)
-        for row in document["rows"]:
-            if row["name"] in METHODS and (whole or METHODS[row["name"]].carrier != "whole"):
-                checkpoint = deliver(run, row["name"], settings.seeds[0], Rates(**row["rates"]))
-                of_clients = len([*checkpoint.path.parent.glob("clients/*")])
-                say(f"wrote {checkpoint.path} and {of_clients} files of clients")
-        write_results(document, out / "studies" / "federated.json")
-    return document
+        names = (*baselines, *(name for name in dict.fromkeys(names) if name not in baselines))
+        rates = run.train(names, settings.seeds)
+        checkpoints = []
+        for name in names:
+            if whole or METHODS[name].carrier != "whole":
+                checkpoints.append(deliver(run, name, settings.seeds[0], rates[name]))
+                count = len([*checkpoints[-1].path.parent.glob("clients/*")])
+                say(f"wrote {checkpoints[-1].path} and {count} files of clients")
+    return TrainedClients(run, names, tuple(baselines), tuple(settings.seeds), tuple(checkpoints))

@@ -8,9 +8,11 @@ from refocus.edge.commands.app import (
     RELEASE,
     TRAIN,
     ThreadsOption,
+    callable_of,
     main,
     print_json,
     print_result,
+    run,
 )
 from refocus.edge.commands.news import show_news, shows_progress, track
 from refocus.edge.commands.options import Json, numbers, words
@@ -24,10 +26,12 @@ __all__ = [
     "TRAIN",
     "Json",
     "ThreadsOption",
+    "callable_of",
     "main",
     "numbers",
     "print_json",
     "print_result",
+    "run",
     "show_news",
     "shows_progress",
     "track",

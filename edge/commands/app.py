@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -91,15 +91,23 @@ def register_all() -> None:
 def command() -> Any:
     """``refocus`` with the subcommands of every installed part, to be called."""
     register_all()
-    whole: Any = typer.main.get_command(app)
+    whole = callable_of(app)
+    panels = {name: PANELS.index(each.rich_help_panel) for name, each in whole.commands.items()}
+    whole.commands = {name: whole.commands[name] for name in sorted(panels, key=lambda name: panels[name])}
+    return whole
+
+
+def callable_of(group: typer.Typer) -> Any:
+    """Return a group of commands, to be called; its own options may stand behind each of its commands."""
+    whole: Any = typer.main.get_command(group)
     _refuse_empty_values(whole)
-    _add_to_all(whole, next(option for option in whole.params if option.name == "quiet"))
+    for option in whole.params:
+        if option.name == "quiet":
+            _add_to_all(whole, option)
     for group in whole.commands.values():
         for option in group.params if hasattr(group, "commands") else ():
             if option.callback is not None:  # which does its work
                 _add_to_all(group, option)
-    panels = {name: PANELS.index(each.rich_help_panel) for name, each in whole.commands.items()}
-    whole.commands = {name: whole.commands[name] for name in sorted(panels, key=lambda name: panels[name])}
     return whole
 
 
@@ -132,7 +140,12 @@ def print_result(value: Any, text: str | Iterable[str], as_json: bool) -> None:
 
 
 def main() -> None:
-    """Runs ``refocus``.
+    """Run ``refocus``."""
+    run(command)
+
+
+def run(make: Callable[[], Any]) -> None:
+    """Run a command line, and turn errors into one line and a status.
 
     Status 0: done. 1: an error that was explained in one line. 2: wrong usage. 3: done, but for some photos or
     targets, which were named.
@@ -142,7 +155,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file's name need not be UTF-8
     show_news()
     try:
-        command()()
+        make()()
     except RefocusError as error:
         _fail(str(error))
     except ModuleNotFoundError as error:

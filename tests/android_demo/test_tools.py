@@ -242,10 +242,10 @@ def test_a_bundle_is_prepared_with_names_and_the_energy_of_what_it_knows(bundle,
     from PIL import Image
     from prepare_bundle import main
 
-    from refocus.cloud_train.report.results_page import write_results_page
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.recognize.golden import album_answers, energy, recognised
     from refocus.edge.recognize.recognizer import Recognizer
+    from studies.report.results_page import write_results_page
 
     labels = bundle.manifest.heads[0].labels
     (tmp_path / "de.txt").write_text("\n".join(f"ä {label}" for label in labels), encoding="utf-8")
@@ -300,7 +300,7 @@ def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
 
     from screens import start_document
 
-    from refocus.cloud_train.report.results_page import ANDROID_SCHEMA, write_results_page
+    from studies.report.results_page import ANDROID_SCHEMA, write_results_page
 
     assert results.SCHEMA == ANDROID_SCHEMA
     folder = tmp_path / "results"

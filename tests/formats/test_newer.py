@@ -199,7 +199,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
     from pathlib import Path
 
     from refocus.cloud_train.errors import DataError
-    from refocus.cloud_train.report.results_page import _read
+    from studies.report.results_page import _read
 
     document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
     newest = 3 if name == "glyphs" else 2

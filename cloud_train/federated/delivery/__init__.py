@@ -1,3 +1,3 @@
-"""From a federated run to devices: checkpoints, one file per client, and each client's accuracy through the bundle."""
+"""Checkpoints of a federated run, and one file per client, from which bundles are exported."""
 
-__all__ = ["bundle_accuracy", "deliver"]
+__all__ = ["deliver"]

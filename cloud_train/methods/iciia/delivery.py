@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,10 +22,11 @@ from refocus.cloud_train.data.label_loss import right
 from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
-from refocus.cloud_train.methods.test_time.method import calibrate
-from refocus.cloud_train.methods.test_time.trade_off import CLOSE, FOREIGN_PART, expected
 from refocus.edge.recognize import ClassShares, LabelShares, ShareAnswer, ShareSettings, beside_head, sigmoid
 
+FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
+CLOSE = 0.001  # of accuracy: what people cannot tell
+Value = TypeVar("Value", float, np.ndarray)
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
 THRESHOLDS = np.linspace(0.1, 0.9, 33)  # that are tried; one half is among them
 FEWEST_OF_A_LABEL = 24  # photos with a label, and photos without it, that a threshold is fitted on
@@ -234,3 +235,23 @@ def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, floa
     if best <= without + CLOSE:
         return ("shares" if accuracy["shares"] > accuracy["plain"] + CLOSE else "plain"), exponent
     return with_history, exponent
+
+
+def expected(own: Value, foreign: Value, foreign_part: float = FOREIGN_PART) -> Value:
+    """Gain or accuracy where a part of the photos comes after a history of somebody else: numbers, or (points,)."""
+    return (1 - foreign_part) * own + foreign_part * foreign
+
+
+def calibrate(logits: np.ndarray, label: np.ndarray) -> float:
+    """The temperature of least cross-entropy on validation photos, logits (n, C) and labels (n,) (Guo et al., "On
+    calibration of modern neural networks", ICML 2017), between 0.1 and 10."""
+    candidates = np.exp(np.linspace(np.log(0.1), np.log(10.0), 185))
+    rows = np.arange(len(label))
+
+    def loss(temperature: float) -> float:
+        scaled = logits / temperature
+        top = scaled.max(1)
+        normaliser = top + np.log(np.exp(scaled - top[:, None]).sum(1))
+        return float((normaliser - scaled[rows, label]).mean())
+
+    return float(min(candidates, key=loss))

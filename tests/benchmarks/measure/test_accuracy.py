@@ -22,9 +22,9 @@ from refocus.benchmarks.measure.accuracy import (
     summarise,
     without_training_photos,
 )
-from refocus.cloud_train.report.results_page import write_results_page
 from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, write_manifest
 from refocus.edge.errors import BundleError
+from studies.report.results_page import write_results_page
 from tests.tiny import taught
 
 

@@ -16,13 +16,11 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.federated.client import answers
-from refocus.cloud_train.federated.delivery.bundle_accuracy import bundle_accuracy
 from refocus.cloud_train.federated.delivery.deliver import deliver
 from refocus.cloud_train.federated.run import FederatedRun, Rates
-from refocus.cloud_train.report.report import write_results
-from refocus.cloud_train.report.results_page import write_results_page
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.errors import BundleError, PersonalWeightsError, RefocusError
@@ -32,6 +30,8 @@ from refocus.edge.photos.preprocess import decode_photo, resize_and_crop
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.parity.photos import read_streams
+from studies.federated.bundle_accuracy import bundle_accuracy
+from studies.report.results_page import write_results_page
 
 RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 

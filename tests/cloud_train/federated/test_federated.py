@@ -22,7 +22,9 @@ from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.data.sources import load_arrays, omniglot
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate.clients import about_clients, study_federated
 from refocus.cloud_train.federated.checkpoint import CheckpointStore
 from refocus.cloud_train.federated.client import Participant, Recipe, answers
 from refocus.cloud_train.federated.client_data import assert_no_photo_twice, gather, partition
@@ -39,11 +41,9 @@ from refocus.cloud_train.methods.peft.fedclip_adapter import AttAI, TextClassifi
 from refocus.cloud_train.methods.peft.prefixes import PrefixedAttention, insert_prefixes
 from refocus.cloud_train.methods.peft.prompt_generator import AttentionGenerator, PromptBank
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
-from refocus.cloud_train.report.report import write_results
-from refocus.cloud_train.report.results_page import write_results_page
-from refocus.cloud_train.studies.federated import about_clients, study_federated
 from refocus.edge.personal import file_name
 from refocus.export.program.checkpoint import load_checkpoint
+from studies.report.results_page import write_results_page
 
 WIDTH, CLASSES = 16, 6
 RECIPE = Recipe(rounds=2, full=ClientRecipe(epochs=1, batch=16), parts=ClientRecipe(epochs=1, batch=16),

@@ -24,12 +24,12 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.data import glyphs
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from refocus.cloud_train.report.report import write_results
-from refocus.cloud_train.report.results_page import write_results_page
+from studies.report.results_page import write_results_page
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
 psutil = pytest.importorskip("psutil")  # comes with it

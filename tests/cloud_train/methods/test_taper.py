@@ -18,7 +18,13 @@ from torch.func import functional_call
 from refocus.cloud_train.commands.parsing import arguments
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate import self_improvement as improvement_study
+from refocus.cloud_train.evaluate.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
+from refocus.cloud_train.evaluate.bank_tasks import Evaluation
+from refocus.cloud_train.evaluate.kept_answers import kept
+from refocus.cloud_train.evaluate.report import study_plot, study_table
 from refocus.cloud_train.methods.taper import bank, growth, tasks
 from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
@@ -38,19 +44,15 @@ from refocus.cloud_train.methods.taper.train import (
     train_mixing,
     train_specialists,
 )
-from refocus.cloud_train.report.report import study_plot, study_table, write_results
 from refocus.cloud_train.resume import SUFFIX
 from refocus.cloud_train.runs.taper import TaperConfig, TaperRun, class_texts, fold
 from refocus.cloud_train.runs.taper_growth import GrownRun, grown_settings, join, open_taper
-from refocus.cloud_train.studies.banks import self_improvement as improvement_study
-from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_one_network, by_taper
-from refocus.cloud_train.studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
-from refocus.cloud_train.studies.banks.kept_answers import kept
-from refocus.cloud_train.studies.banks.replay import CONDENSED, FOREIGN, GENERIC, replay_bank
-from refocus.cloud_train.studies.banks.tables import study_bases, study_taper
 from refocus.edge.errors import PhotoError
 from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
+from studies.banks.evaluation import by_one_network, by_taper
+from studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
+from studies.banks.tables import study_bases, study_taper
 
 CLASSES = 12
 

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from refocus.cloud_train.backbones.feature_cache import extract
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.evaluate.bank_tasks import Evaluation
 from refocus.cloud_train.methods.iciia.plain_classifier import PlainRecipe, fit_plain_classifier
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words
 from refocus.cloud_train.methods.taper.tasks import Task
@@ -23,8 +24,7 @@ from refocus.cloud_train.methods.taper.train import TaperRecipe, loss_of, task_l
 from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
 from refocus.cloud_train.runs.taper_growth import GrownRun
 from refocus.cloud_train.runs.taper_teacher import TeacherNetwork, teacher_logits, teacher_of
-from refocus.cloud_train.studies.banks.evaluation import Evaluation
-from refocus.cloud_train.studies.banks.tables import rows_of
+from studies.banks.tables import rows_of
 
 CLASSES, SMALL = 4, {"channels": [8, 16, 32, 64], "stem_width": 8}
 VIT = {"img_size": 16, "patch_size": 8, "embed_dim": 16, "depth": 1, "num_heads": 2}

@@ -13,15 +13,16 @@ from safetensors.torch import save_file
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.evaluate.bank_replay import CONDENSED, replay_bank
+from refocus.cloud_train.evaluate.bank_tasks import Evaluation
 from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.tasks import TaskPhotos
 from refocus.cloud_train.methods.taper.train import TaperRecipe
 from refocus.cloud_train.methods.taper.trunk import activations, cut, restate_norms
 from refocus.cloud_train.runs.taper import Network, TaperConfig, TaperRun
-from refocus.cloud_train.studies.banks.evaluation import Evaluation, by_taper
-from refocus.cloud_train.studies.banks.replay import CONDENSED, replay_bank
-from refocus.cloud_train.studies.banks.tables import rows_of
+from studies.banks.evaluation import by_taper
+from studies.banks.tables import rows_of
 
 SMALL = {"channels": [8, 16, 32, 64], "stem_width": 8}
 

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.data.table import PhotoTable
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
 from refocus.cloud_train.pipeline.config import Model, PipelineConfig, decode_config, encode_config, load_config
 from refocus.cloud_train.pipeline.data import by_hash, choose_photos, open_run, photos_to_test, read_list
@@ -47,11 +48,10 @@ from refocus.cloud_train.pipeline.state import has_ended, is_finished, note, rea
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import withdraw
-from refocus.cloud_train.report.report import write_results
-from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
 from refocus.edge.bundle import load_bundle, write_manifest
 from refocus.export.program import load_checkpoint
+from studies.report.results_page import write_results_page
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
 needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")

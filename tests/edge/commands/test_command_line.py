@@ -17,7 +17,7 @@ import typer
 import typer.main
 
 from refocus.benchmarks.report.report import write_report
-from refocus.cloud_train.report.report import write_results
+from refocus.cloud_train.documents import write_results
 from refocus.edge.commands import app as cli
 from refocus.edge.errors import PersonalWeightsError, RefocusError, UpdateError
 from refocus.edge.files import new_file, read_file, sweep, working_folder, write_file

@@ -282,7 +282,7 @@ def _killed(process: subprocess.Popen[str], order: str, delay: float | None = No
 
 def small_bench(folder: Path) -> Bench:
     """A bench on a small run, which is trained where the folder has none."""
-    from refocus.cloud_train.studies.evaluate import bundle_of
+    from refocus.cloud_train.evaluate.heads import bundle_of
     from tests.edge.update.updating import variant
     from tests.tiny import tiny_run, train_tiny_run
 

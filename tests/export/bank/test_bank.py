@@ -357,7 +357,7 @@ def test_the_command_knows_a_bank_by_its_card(refocus, bank_checkpoint, tmp_path
 def test_ten_resnet18_condense_to_what_mixing_in_torch_answers_on_real_photos(make_bank, real_data, tmp_path):
     """Two hundred photos, both runtimes; and the benchmark runs on it, whose figures depend on the machine."""
     pytest.importorskip("executorch.runtime")
-    from refocus.benchmarks.rows.condensing import measure
+    from studies.bench.rows.condensing import measure
 
     photos = sorted((real_data / "photos").glob("*.JPEG"))
     contents = [path.read_bytes() for path in photos]

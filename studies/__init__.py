@@ -1,0 +1,6 @@
+"""Experiments that compute the published results; not part of the installed packages.
+
+python -m studies --help
+"""
+
+__all__ = ["banks", "bench", "commands", "federated", "iciia", "report", "streams"]

@@ -1,0 +1,6 @@
+"""Run ``python -m studies``."""
+
+from studies.commands.app import main
+
+if __name__ == "__main__":
+    main()

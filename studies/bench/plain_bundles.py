@@ -1,0 +1,327 @@
+"""Compatibility matrix of networks exported as plain bundles by ``refocus export``, and its page.
+
+Each network is exported to all targets by the command itself, in a process of its own. Networks whose weights are given
+are judged as every export is. The others come with seeded weights, prepared as for
+:mod:`refocus.cloud_train.bench.compatibility`: in fp32 they tell whether a program computes what PyTorch computes. What
+a network loses in 8 bits depends on trained weights: there they are measured and written whatever they lose, and the
+page says where a trained network would have been refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors.torch import save_file
+
+from refocus.benchmarks.devices import versions
+from refocus.cloud_train.bench.compatibility import (
+    LIBRARIES,
+    calibrate_statistics,
+    one_line,
+    photo_files,
+    trained_weights,
+    wake,
+)
+from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.progress import say, track
+from refocus.cloud_train.render import renderer
+from refocus.edge.bundle import load_bundle
+from refocus.edge.files import write_file
+from refocus.edge.photos import preprocess
+from refocus.export.parity.limits import FLAG
+from refocus.export.parity.parity import TOLERANCES
+from refocus.export.program import Network, NetworkSettings, open_network
+from refocus.export.targets import needs_ranges
+
+SCHEMA = 1
+TARGETS = ("onnx:fp32", "onnx:w8a8", "executorch:fp32", "executorch:w8a8")
+COMPARED, CALIBRATING = 16, 24  # photos, of which none is in both
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One network of the matrix.
+
+    Attributes:
+        side: pixels of its input.
+        states_side: whether the network states its side itself.
+        trained: whether a file of weights that were trained on ImageNet is looked for in the folder of weights.
+        flags: further options of the export.
+        place: of a network that is none of timm's, as ``refocus export`` takes it.
+    """
+
+    name: str
+    kind: str
+    side: int
+    states_side: bool = True
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    trained: bool = False
+    flags: tuple[str, ...] = ()
+    place: str = ""
+
+    @property
+    def source(self) -> str:
+        return self.place or f"timm:{self.name}"
+
+
+_HALF = ("--mean", "0.5,0.5,0.5", "--std", "0.5,0.5,0.5")
+_SMALL_VIT = {
+    "image_size": 192,
+    "patch_size": 16,
+    "num_layers": 6,
+    "num_heads": 3,
+    "hidden_dim": 192,
+    "mlp_dim": 768,
+}
+MATRIX = (
+    Entry("mobilenetv2_100", "CNN", 224, True, {"pad_type": "same"}, True, ("--side", "224", *_HALF)),
+    Entry("mobilenetv3_small_100", "CNN", 96, False),
+    Entry("regnetx_002", "CNN", 128, False),
+    Entry("resnet18", "CNN", 160, False),
+    Entry("convnext_atto", "CNN", 288, False),
+    Entry("deit_tiny_patch16_224", "ViT", 224, trained=True),
+    Entry("vit_tiny_patch16_224", "ViT", 96, False, {"img_size": 96}),
+    Entry(
+        "torchvision VisionTransformer",
+        "ViT",
+        192,
+        False,
+        _SMALL_VIT,
+        place="torchvision.models.vision_transformer:VisionTransformer",
+    ),
+    Entry("levit_128s", "hybrid", 224),
+    Entry("tiny_vit_5m_224", "hybrid", 224),
+    Entry("mobilevit_xxs", "hybrid", 256),
+    Entry("vit_tiny_patch16_384", "ViT", 384),
+)
+
+
+def run_matrix(
+    photos: Path,
+    out: Path,
+    weights: Path | None,
+    limit_s: float,
+    entries: Sequence[Entry] = MATRIX,
+    targets: Sequence[str] = TARGETS,
+) -> dict[str, Any]:
+    """Exports what is not there yet and returns the whole document.
+
+    Args:
+        photos: folder of real photos.
+        out: folder of the results, one file per network; what is there is not run again.
+        weights: folder of trained weights; a network whose file is not there gets seeded ones, and its row says so.
+        limit_s: of one network.
+
+    Raises:
+        UsageError: too few photos.
+    """
+    files = photo_files(photos)
+    if len(files) < COMPARED + CALIBRATING:
+        raise UsageError(f"--photos {photos}: expected {COMPARED + CALIBRATING} photos, found {len(files)}")
+    out.mkdir(parents=True, exist_ok=True)
+    for entry in track(entries, "networks", len(entries)):
+        path = out / f"{entry.name.replace(' ', '-')}.json"
+        if not path.exists():
+            row = export_one(entry, files, weights, limit_s, targets)
+            say(f"{entry.name}: " + ", ".join(f"{name} {found['status']}" for name, found in row["targets"].items()))
+            write_file(path, json.dumps(row, indent=2) + "\n")
+    return document_of(out, entries, targets)
+
+
+def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[str] = TARGETS) -> dict[str, Any]:
+    """The document of what is in the folder of results; networks that are not there yet are named without a row."""
+    paths = [out / f"{entry.name.replace(' ', '-')}.json" for entry in entries]
+    return {
+        "schema_version": SCHEMA,
+        "plain_bundles": {
+            "networks": [entry.name for entry in entries],
+            "targets": list(targets),
+            "compared_photos": COMPARED,
+            "calibration_photos": CALIBRATING,
+        },
+        "versions": versions(LIBRARIES),
+        "rows": [json.loads(path.read_text()) for path in paths if path.exists()],
+    }
+
+
+def export_one(
+    entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str]
+) -> dict[str, Any]:
+    """Result row of one network: the outcome of the export command for each target."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        ran = run_export(entry, files, weights, limit_s, targets, folder)
+        done = ran.done
+        row = {
+            "network": entry.name,
+            "kind": entry.kind,
+            "side": entry.side,
+            "weights": "trained" if ran.trained else "seeded",
+            "command": " ".join(("refocus", *ran.command)),
+            "seconds": round(time.monotonic() - started, 1),
+            "status": done.returncode,
+            "classifier": "",
+            "parameters": ran.parameters,
+            "targets": _failed(targets, done),
+        }
+        if done.returncode in (0, 3):
+            row["targets"] = _targets_of(json.loads(done.stdout))
+            training = load_bundle(folder / "bundle").manifest.heads[0].training
+            row["classifier"] = str(training["classifier"])
+    return row
+
+
+class RanExport(NamedTuple):
+    """One export command that ended.
+
+    Attributes:
+        done: the process.
+        command: as :func:`command_of` gives it.
+        trained: whether the network has trained weights.
+        parameters: how many the network has.
+    """
+
+    done: subprocess.CompletedProcess[str]
+    command: list[str]
+    trained: bool
+    parameters: int
+
+
+def run_export(
+    entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str], folder: Path
+) -> RanExport:
+    """Exports one network into ``folder / "bundle"``; the arguments are those of :func:`run_matrix`."""
+    trained = trained_weights(weights, entry.name) if entry.trained else None
+    # Every n-th photo: files in order of their names are often in order of their classes.
+    step = len(files) // (COMPARED + CALIBRATING)
+    chosen = list(files)[:: max(1, step)][: COMPARED + CALIBRATING]
+    shares = {"compared": chosen[:COMPARED], "calibration": chosen[COMPARED:]}
+    for name, photos in shares.items():
+        (folder / name).mkdir()
+        for photo in photos:
+            (folder / name / photo.name).write_bytes(photo.read_bytes())
+    network = _network(entry)
+    parameters = sum(parameter.numel() for parameter in network.module.parameters())
+    checkpoint = trained or folder / "seeded.safetensors"
+    if trained is None:
+        save_seeded(network, shares["calibration"], checkpoint)
+    command = command_of(entry, targets, seeded=trained is None)
+    places = {"WEIGHTS": checkpoint, "COMPARED": folder / "compared", "CALIBRATION": folder / "calibration"}
+    words = [str(places.get(word, word)) for word in [*command, "--out", str(folder / "bundle"), "--json"]]
+    return RanExport(_run(words, limit_s), command, trained is not None, parameters)
+
+
+def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:
+    """Words behind ``refocus``; WEIGHTS, COMPARED and CALIBRATION stand for files and folders."""
+    words = ["export", entry.source, "--checkpoint", "WEIGHTS", "--photos", "COMPARED", "--calibration", "CALIBRATION"]
+    words += ["--to", ",".join(targets), *entry.flags]
+    if not entry.states_side:
+        words += ["--side", str(entry.side)]
+    if entry.arguments:
+        words += ["--backbone-arguments", json.dumps(dict(entry.arguments))]
+    quantised = [target for target in targets if needs_ranges(target)]
+    if seeded and quantised:
+        free = ("typical-logits=1", "cosine-distance=2", "disagreement=1")
+        words += [FLAG, ",".join(f"{target}:{limit}" for target in quantised for limit in free)]
+    return words
+
+
+def _network(entry: Entry) -> Network:
+    """The network with weights of seed 0."""
+    torch.manual_seed(0)
+    side = 0 if entry.states_side else entry.side
+    return open_network(entry.source, NetworkSettings(arguments=entry.arguments, side=side))
+
+
+def save_seeded(network: Network, photos: Sequence[Path], path: Path) -> None:
+    """Weights of a network with statistics of real photos and no branch switched off."""
+    pixels = [torch.from_numpy(preprocess(p.read_bytes(), network.preprocessing, str(p))) for p in photos]
+    wake(network.module)
+    calibrate_statistics(network.module, torch.cat(pixels))
+    save_file({name: tensor.contiguous().clone() for name, tensor in network.module.state_dict().items()}, path)
+
+
+def _run(words: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "refocus", *words]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=limit_s, env=environment)  # noqa: S603
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, -1, "", f"not done after {limit_s:.0f} s")
+
+
+def _failed(targets: Sequence[str], done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    last = (done.stderr.strip() or f"the process ended with {done.returncode}").splitlines()[-1]
+    return {target: {"status": "failed", "reason": last.removeprefix("refocus: ")} for target in targets}
+
+
+def _targets_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The outcome of each target, as the command printed it."""
+    found = {outcome["target"]: {k: v for k, v in outcome.items() if k != "target"} for outcome in document["targets"]}
+    for artifact in document["artifacts"]:
+        runtime = {"onnxruntime": "onnx"}.get(artifact["runtime"], artifact["runtime"])
+        of_target = found[f"{runtime}:{artifact['precision']}"]
+        figures = ("size_bytes", "parity_max_abs", "parity_cosine", "parity_typical_logits", "top1_agreement")
+        of_target[artifact["role"]] = {name: artifact[name] for name in figures if artifact[name] is not None}
+        of_target[artifact["role"]]["fallbacks"] = sorted(artifact["fallbacks"])
+    return found
+
+
+def write_bundles_page(document: Mapping[str, Any], path: Path) -> None:
+    """The compatibility page of plain bundles, in Markdown."""
+    about, rows = document["plain_bundles"], document["rows"]
+    targets = about["targets"]
+    failed = [(row, target) for row in rows for target in targets if row["targets"][target]["status"] == "failed"]
+    seeded = [row for row in rows if row["weights"] == "seeded"]
+    page = renderer(Path(__file__).parent)(
+        "plain_bundles.md.j2",
+        about=about,
+        rows=rows,
+        targets=targets,
+        versions=", ".join(f"{name} {version}" for name, version in document["versions"].items()),
+        failed=failed,
+        waiting=[name for name in about["networks"] if name not in {row["network"] for row in rows}],
+        complete=sum(all(row is not other for other, _ in failed) for row in rows),
+        trained=", ".join(row["network"] for row in rows if row["weights"] == "trained") or "none",
+        over=[_is_over(row["targets"][target]) for row in seeded for target in targets if needs_ranges(target)],
+        cell=_cell,
+        one_line=one_line,
+    )
+    write_file(path, page)
+
+
+def _is_over(found: Mapping[str, Any]) -> bool:
+    """Whether a quantised program is beyond a limit that its export was not held to."""
+    limit = TOLERANCES["w8a8"]
+    return "head" in found and (
+        found["head"]["parity_typical_logits"] > limit.typical_logits
+        or found["head"]["top1_agreement"] < limit.agreement
+        or min(found[role]["parity_cosine"] for role in ("encoder", "head")) < limit.cosine
+    )
+
+
+def _cell(target: str, found: Mapping[str, Any]) -> str:
+    if found["status"] == "failed":
+        return "**failed**"
+    if found["status"] == "not run here":
+        return "not run here"
+    size = sum(found[role]["size_bytes"] for role in ("encoder", "head")) / 1e6
+    fallbacks = f", {len(found['encoder']['fallbacks'])} portable" if found["encoder"]["fallbacks"] else ""
+    if needs_ranges(target):
+        head = found["head"]
+        figure = f"{head['parity_typical_logits']:.3f}, {head['top1_agreement']:.0%} same"
+        figure += " (over)" if _is_over(found) else ""
+    else:
+        figure = f"{found['encoder']['parity_max_abs']:.0e}"
+    return f"{figure}, {size:.0f} MB{fallbacks}"

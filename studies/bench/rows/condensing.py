@@ -1,0 +1,141 @@
+"""What condensing costs beside what it cannot do without: one pass over the bank, and writing the result once.
+
+All is measured in turns in one process, so that a busy machine is as busy for each; medians are told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from refocus.benchmarks.rows.cold_start_process import peak_bytes
+from refocus.edge.files import write_file
+from refocus.edge.taper import Bank, Task
+
+SCHEMA = 2  # 1: Refocus 0.1; the same fields
+REPEATS = 9
+_BLOCK = 1 << 20  # bytes, as condensing reads and writes
+
+
+def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = REPEATS) -> dict[str, Any]:
+    """Medians in milliseconds, and their ratios.
+
+    Args:
+        bank: open; its pages are made warm first.
+        scratch: folder on the file system to write to.
+
+    Returns:
+        ``read_ms``: one pass over the mapped bank. ``write_ms``: one file of the result's size. ``condense_ms``: end to
+        end, from a task to a bundle in place. ``ratio``: condense to read and write together. ``peak_extra_bytes``: how
+        far the process grew while condensing, without the pages of the bank.
+    """
+    out = scratch / "personal"
+    size = bank.condense(task, out, [target]).weights_bytes
+    content = os.urandom(_BLOCK)
+    read_all(bank.rows)
+    before = peak_bytes()
+    found: dict[str, list[float]] = {"read_ms": [], "write_ms": [], "condense_ms": []}
+    for _ in range(repeats):
+        shutil.rmtree(out)  # making room is no part of either
+        found["condense_ms"].append(_timed(lambda: bank.condense(task, out, [target])))
+        found["read_ms"].append(_timed(lambda: read_all(bank.rows)))
+        found["write_ms"].append(_timed(lambda: write_all(scratch / "result", content, size)))
+        (scratch / "result").unlink()
+    medians: dict[str, Any] = {name: statistics.median(values) for name, values in found.items()}
+    medians["ratio"] = medians["condense_ms"] / (medians["read_ms"] + medians["write_ms"])
+    medians |= {"bank_bytes": bank.rows.nbytes, "result_bytes": size, "repeats": repeats, "target": target}
+    medians["peak_extra_bytes"] = peak_bytes() - before
+    return medians
+
+
+def read_all(rows: np.ndarray) -> int:
+    """One pass that reads every number once, as fast as memory gives them: all bits, one or the other.
+
+    A product of each row with itself is no faster, and the threads of its BLAS wait in a loop for another one while the
+    next thing is measured.
+    """
+    return int(sum(int(np.bitwise_or.reduce(row.view(np.uint32))) for row in rows))
+
+
+def write_all(path: Path, content: bytes, size: int) -> None:
+    """One file of so many bytes."""
+    with path.open("wb", buffering=0) as stream:
+        for start in range(0, size, len(content)):
+            stream.write(content[: size - start])
+
+
+def hashing_ms(size: int) -> float:
+    """What the SHA-256 of so many bytes costs alone: it overlaps with the rest where there are two cores."""
+    content = bytes(size)
+    return _timed(lambda: hashlib.sha256(content).hexdigest())
+
+
+def _timed(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return (time.perf_counter() - started) * 1000
+
+
+def exporting_ms(checkpoint: Path) -> float:
+    """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
+    from refocus.export.bank import read_source, write_without_bank
+    from refocus.export.program import load_checkpoint
+
+    source = read_source(load_checkpoint(checkpoint))
+    with tempfile.TemporaryDirectory() as folder:
+        return _timed(lambda: write_without_bank(source, Path(folder) / "personal.onnx"))
+
+
+def main(
+    bank: Annotated[Path, typer.Argument(help="folder of the bank")],
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="checkpoint of the bank; also measures re-exporting a condensed model")
+    ] = None,
+    to: Annotated[str, typer.Option(help="comma-separated targets; default: all targets of the bank")] = "",
+    repeats: Annotated[int, typer.Option(min=1, help="repetitions of each measurement")] = REPEATS,
+    out: Annotated[Path | None, typer.Option(help="output file for the document; default: standard output")] = None,
+) -> None:
+    """Measure what condensing a task of 20 classes costs."""
+    opened = Bank.open(bank)
+    targets = to.split(",") if to else list(dict.fromkeys(a.target for a in opened.manifest.artifacts))
+    rows = []
+    for target in targets:
+        with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".condense-") as scratch:
+            row = measure(opened, opened.task(opened.labels[:20]), target, Path(scratch), repeats)
+        rows.append({**row, "hashing_ms": hashing_ms(row["result_bytes"])})
+    exporting = exporting_ms(checkpoint) if checkpoint else None
+    command = f"python -m studies.bench.rows.condensing BANK --repeats {repeats}"
+    command += " --checkpoint CHECKPOINT" if checkpoint else ""
+    found = {**about(opened), "exporting_ms": exporting}
+    deliver({"schema_version": SCHEMA, "condensing": found, "rows": rows, "command": command}, out)
+
+
+def about(bank: Bank) -> dict[str, Any]:
+    """Bank and machine as fields of the results document."""
+    card = bank.card
+    return {"bases": card.bases, "numbers": card.size, "classes": len(bank.labels), "cores": os.cpu_count()}
+
+
+def deliver(document: dict[str, Any], out: Path | None) -> None:
+    """Writes a results document to a file, or prints it."""
+    text = json.dumps(document, indent=2) + "\n"
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        write_file(out, text)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,3 @@
+"""Commands of ``python -m studies``."""
+
+__all__ = ["app", "cost", "publish", "study"]

@@ -1,0 +1,485 @@
+"""One command per study: ``python -m studies NAME RUN``. Imports stay inside commands, so that --help is instant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
+from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
+from refocus.edge.commands import words
+
+if TYPE_CHECKING:
+    from refocus.cloud_train.runs.iciia import Run
+    from studies.federated.programme import Queue
+
+STUDIES = "python -m studies"
+study_app = typer.Typer(
+    name="studies",
+    help="Repeat the papers' studies on held-out photos, and compare alternatives. Each goes on where it stopped.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+SeedsOfRun = Annotated[
+    str,
+    typer.Option(
+        help="comma-separated random seeds; what a seed lacks is trained; default: those that the run has",
+        show_default=False,
+    ),
+]
+Folder = Annotated[Path, typer.Argument(help="folder of the study, new or one to go on with")]
+Layers = Annotated[int, typer.Option(min=0, help="number of layers N; 0: 1 for glyphs, else 3")]
+Heads = Annotated[int, typer.Option(min=1, help="number of attention heads H")]
+Partitions = Annotated[str, typer.Option(help="numbers of partitions P, comma-separated")]
+Classifier = Annotated[
+    str, typer.Option(help="of each block: own, shared or residual; residual starts from the plain classifier")
+]
+Targets = Annotated[int, typer.Option(min=1, help="maximum number of target photos per person")]
+Rates = Annotated[str, typer.Option(help="SGD learning rate; of several, comma-separated, each block uses its best")]
+Momentum = Annotated[float, typer.Option(min=0, max=0.9999, help="SGD momentum")]
+WindowsPerStep = Annotated[int, typer.Option(min=1, help="batch size, in history windows")]
+Epochs = Annotated[int, typer.Option(min=1, help="maximum number of epochs")]
+Data = Annotated[str, typer.Option(help="folder of photo sets and weights")]
+Sets = Annotated[str, typer.Option(help="comma-separated photo sets; default: all")]
+Encoders = Annotated[str, typer.Option(help="comma-separated encoders (mobilenetv2, deit_tiny); default: both")]
+People = Annotated[int, typer.Option(min=1, help="maximum number of people per cell")]
+PhotosPerClass = Annotated[int, typer.Option(min=0, help="training and test photos per class; 0: all")]
+Writers = Annotated[int, typer.Option(min=10, help="number of glyph writers in the test set")]
+Steps = Annotated[int, typer.Option(min=1, help="maximum number of gradient steps per head")]
+Programme = Annotated[Path | None, typer.Option(help="programme definition, TOML")]
+Documents = Annotated[Path, typer.Option(help="output folder for the documents of finished jobs")]
+To = Annotated[str, typer.Option(help="comma-separated targets")]
+BOTH_RUNTIMES = "onnx:fp32,executorch:fp32"
+ICIIA, TAPER, FEDERATED, PHOTO_SETS = (
+    "Of a run of refocus train iciia",
+    "Of a run of refocus train taper",
+    "Of federated training",
+    "Of photo sets, without a run",
+)
+FEDERATED_DOCUMENTS = Path("docs/results/federated")
+
+
+# ---- heads of ICIIA, each point trained on a run's features
+
+
+def _blocks(name: str, about: str) -> None:
+    """Adds a study that trains blocks and has no flags of its own."""
+
+    def command(
+        run: MadeRun,
+        seeds: SeedsOfRun = "",
+        layers: Layers = 0,
+        heads: Heads = 4,
+        classifier: Classifier = "own",
+        targets: Targets = 8,
+        learning_rate: Rates = "0.1",
+        momentum: Momentum = 0.9,
+        windows_per_step: WindowsPerStep = 16,
+        epochs: Epochs = 4,
+        as_json: AsDocument = False,
+    ) -> None:
+        _train_points(run, name, dict(locals()), [layers], heads)
+
+    study_app.command(name, help=about, rich_help_panel=ICIIA)(command)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def heterogeneity(
+    run: MadeRun,
+    ratios: Annotated[str, typer.Option(help="heterogeneity levels, comma-separated")] = "0,0.25,0.5,0.75,1",
+    seeds: SeedsOfRun = "",
+    layers: Layers = 0,
+    heads: Heads = 4,
+    classifier: Classifier = "own",
+    targets: Targets = 8,
+    learning_rate: Rates = "0.1",
+    momentum: Momentum = 0.9,
+    windows_per_step: WindowsPerStep = 16,
+    epochs: Epochs = 4,
+    as_json: AsDocument = False,
+) -> None:
+    """ICIIA Fig. 6: trained and judged at each level of cross-client heterogeneity, with labelled baselines."""
+    _train_points(run, "heterogeneity", dict(locals()), [layers], heads, ratios=shares(ratios, "--ratios"))
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def partitions(
+    run: MadeRun,
+    partitions: Partitions = "1,16,256",
+    layers: Annotated[
+        str,
+        typer.Option(
+            help="numbers of layers N, comma-separated, the first with all partitions; default: 1 for glyphs, else 3"
+        ),
+    ] = "",
+    seeds: SeedsOfRun = "",
+    heads: Heads = 4,
+    classifier: Classifier = "own",
+    targets: Targets = 8,
+    learning_rate: Rates = "0.1",
+    momentum: Momentum = 0.9,
+    windows_per_step: WindowsPerStep = 16,
+    epochs: Epochs = 4,
+    as_json: AsDocument = False,
+) -> None:
+    """ICIIA Figs. 7 and 8: partitions P with and without shuffling, and other numbers of layers N."""
+    depths, parts = integers(layers, "--layers") if layers else [0], integers(partitions, "--partitions")
+    _train_points(run, "partitions", dict(locals()), depths, heads, partitions=parts)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def heads(
+    run: MadeRun,
+    heads: Annotated[str, typer.Option(help="numbers of attention heads H, comma-separated")] = "1,2,4,8",
+    seeds: SeedsOfRun = "",
+    layers: Layers = 0,
+    classifier: Classifier = "own",
+    targets: Targets = 8,
+    learning_rate: Rates = "0.1",
+    momentum: Momentum = 0.9,
+    windows_per_step: WindowsPerStep = 16,
+    epochs: Epochs = 4,
+    as_json: AsDocument = False,
+) -> None:
+    """ICIIA appendix A: the number of attention heads H."""
+    numbers = integers(heads, "--heads")
+    _train_points(run, "heads", dict(locals()), [layers], numbers[0], heads=numbers)
+
+
+_blocks("ablations", "ICIIA Table 4: without attention, projection, shuffling.")
+_blocks("shuffling", "ICIIA Table 4, shuffling alone: the block with and without it, each at its best rate.")
+_blocks("baselines", "ICIIA Table 3: fine-tuning and prompt tuning on labelled photos, class shares, ICIIA-B, ICIIA-T.")
+_blocks("gates", "Gates, for never being worse than the photo alone.")
+_blocks("streaming", "Causal attention and a shared classifier against full attention, all gated.")
+
+
+def _train_points(
+    run: Path, name: str, flags: Mapping[str, Any], layers: list[int], heads_of_block: int, **axes: Any
+) -> None:
+    """Trains and judges the points of a study, and writes its document.
+
+    Args:
+        layers: N of the study's own block first.
+        heads_of_block: H of blocks, where the study tries no others.
+        axes: values that the study tries, fields of :class:`studies.iciia.Axes`.
+    """
+    from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
+    from refocus.cloud_train.methods.iciia.train import IciiaRecipe
+    from studies.iciia import Axes, run_study
+
+    seeds, opened = seeds_of_run(flags["seeds"], run), _of_one_label(run, name)
+    rates = shares(flags["learning_rate"], "--learning-rate")
+    width, kind = opened.backbone().width, flags["classifier"]
+    block = IciiaConfig(layers=layers[0], partitions=tiny_partitions(width), heads=heads_of_block, classifier=kind)
+    iciia = block.on(width, opened.config.data.source == "glyphs")
+    tried = Axes(layers=layers, rates=rates if len(rates) > 1 else (), **axes)
+    recipe = with_flags(IciiaRecipe, flags, learning_rate=rates[0])
+    found = run_study(opened, name, iciia, recipe, seeds, typed(run), flags["targets"], tried)
+    write_study(run, name, found, flags["as_json"])
+
+
+def _of_one_label(run: Path, name: str) -> Run:
+    """A run of ``refocus train iciia`` whose photos have one label each."""
+    from refocus.cloud_train.runs.iciia import Run
+
+    opened = Run(run)
+    opened.table.one_label(f"{STUDIES} {name}")
+    return opened
+
+
+# ---- heads of ICIIA as they were trained
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def attention(run: MadeRun, seeds: SeedsOfRun = "", targets: Targets = 8, as_json: AsDocument = False) -> None:
+    """ICIIA Fig. 4: the part of attention that goes to photos of the target's class. Trains nothing."""
+    from studies.iciia.attention import study_attention
+
+    found = study_attention(_of_one_label(run, "attention"), seeds_of_run(seeds, run), typed(run), targets)
+    write_study(run, "attention", found, as_json)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def windows(
+    run: MadeRun,
+    windows: Annotated[str, typer.Option(help="attention windows in photos, comma-separated")] = "16,32,46,64",
+    seeds: SeedsOfRun = "",
+    targets: Targets = 8,
+    as_json: AsDocument = False,
+) -> None:
+    """Heads exported at attention windows other than in training: accuracy and cost. Trains nothing."""
+    from studies.iciia.windows import study_windows
+
+    opened, sizes = _of_one_label(run, "windows"), integers(windows, "--windows")
+    write_study(run, "windows", study_windows(opened, seeds_of_run(seeds, run), typed(run), sizes, targets), as_json)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def memories(
+    run: MadeRun,
+    histories: Annotated[str, typer.Option(help="history lengths, comma-separated")] = "16,64,256,1024,4096",
+    seeds: SeedsOfRun = "",
+    people: Annotated[int, typer.Option(min=1, help="maximum number of people")] = 24,
+    targets: Targets = 8,
+    as_json: AsDocument = False,
+) -> None:
+    """The newest photos against the most similar ones of a longer history. Trains nothing."""
+    from studies.iciia.history_policies import study_memories
+
+    opened, lengths = _of_one_label(run, "memories"), integers(histories, "--histories")
+    found = study_memories(opened, seeds_of_run(seeds, run), typed(run), people, targets, lengths)
+    write_study(run, "memories", found, as_json)
+
+
+# ---- banks of TAPER
+
+
+@study_app.command(rich_help_panel=TAPER)
+def taper(
+    run: MadeRun,
+    rows: Annotated[str, typer.Option(help="row names, separated by ';'; * is a wildcard; default: all")] = "",
+    seeds: SeedsOfRun = "",
+    as_json: AsDocument = False,
+) -> None:
+    """TAPER Tables 2 and 4 to 7 and the paper's orders. Trains what is missing."""
+    from refocus.cloud_train.runs.taper import TaperRun
+    from studies.banks.tables import study_taper
+
+    found = study_taper(TaperRun(run), seeds_of_run(seeds, run), typed(run), words(rows, ";"))
+    write_study(run, "taper", found, as_json)
+
+
+@study_app.command(rich_help_panel=TAPER)
+def ways(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
+    """TAPER Table 3: trained and judged on tasks of 20 classes, and of 5 to 100."""
+    from refocus.cloud_train.runs.taper import TaperRun
+    from studies.banks.tables import study_ways
+
+    write_study(run, "ways", study_ways(TaperRun(run), seeds_of_run(seeds, run), typed(run)), as_json)
+
+
+@study_app.command(rich_help_panel=TAPER)
+def bases(
+    run: MadeRun,
+    counts: Annotated[str, typer.Option(help="comma-separated numbers of bases, besides the run's own")] = "1",
+    seeds: SeedsOfRun = "",
+    as_json: AsDocument = False,
+) -> None:
+    """TAPER Table 5: banks of fewer bases, as one a domain, on the same tasks. Trains what is missing."""
+    from refocus.cloud_train.runs.taper import TaperRun
+    from studies.banks.tables import study_bases
+
+    wanted = integers(counts, "--counts")
+    found = study_bases(TaperRun(run), seeds_of_run(seeds, run), typed(run), wanted)
+    write_study(run, "bases", found, as_json)
+
+
+@study_app.command(rich_help_panel=TAPER)
+def bank(run: MadeRun, seeds: SeedsOfRun = "", to: To = BOTH_RUNTIMES, as_json: AsDocument = False) -> None:
+    """Exported banks as a device uses them: accuracy, and time of a photo and of condensing."""
+    from refocus.cloud_train.evaluate.bank_replay import replay_bank
+    from refocus.cloud_train.evaluate.bank_tasks import TASKS
+    from refocus.cloud_train.runs.taper import TaperRun
+
+    write_study(
+        run, "bank", replay_bank(TaperRun(run), seeds_of_run(seeds, run), TASKS, typed(run), words(to)), as_json
+    )
+
+
+@study_app.command(rich_help_panel=TAPER)
+def improvement(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
+    """TAPER Fig. 3, through exported banks: owners without a task description."""
+    from refocus.cloud_train.evaluate.self_improvement import study_improvement
+    from refocus.cloud_train.runs.taper import TaperRun
+
+    write_study(run, "improvement", study_improvement(TaperRun(run), seeds_of_run(seeds, run), typed(run)), as_json)
+
+
+@study_app.command(rich_help_panel=TAPER)
+def growth(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
+    """TAPER section 3.4: a bank that gets a basis for a domain that it was trained without."""
+    from refocus.cloud_train.runs.taper import TaperRun
+    from studies.banks.growth import study_growth
+
+    write_study(run, "growth", study_growth(TaperRun(run), seeds_of_run(seeds, run), typed(run)), as_json)
+
+
+# ---- federated runs
+
+
+@study_app.command(rich_help_panel=FEDERATED)
+def federated(
+    run: Folder,
+    programme: Programme = None,
+    documents: Documents = FEDERATED_DOCUMENTS,
+    data: Data = "",
+    jobs: Annotated[str, typer.Option(help="comma-separated job names, * is a wildcard; default: all")] = "",
+    processes: Annotated[int, typer.Option(min=1, help="jobs at a time, each in a process of one thread")] = 1,
+) -> None:
+    """A programme of federated tables as a queue of jobs."""
+    from refocus.cloud_train.errors import UsageError
+    from studies.federated.programme import run_queue
+
+    queue = _queue(run, programme, documents, data)
+    failed = run_queue(queue, words(jobs), processes)
+    done = [job for job in queue.jobs() if queue.document(job) is not None]
+    typer.echo(f"{len(done)} of {len([*queue.jobs()])} jobs are done; documents: {queue.documents}")
+    if failed:
+        raise UsageError(f"{len(failed)} jobs failed: {', '.join(failed)}; what is wrong is said above")
+
+
+@study_app.command(rich_help_panel=FEDERATED)
+def bundles(
+    run: Folder,
+    jobs: Annotated[str, typer.Option(help="name of one job, such as TABLE.METHOD.seed-0")],
+    programme: Programme = None,
+    documents: Documents = FEDERATED_DOCUMENTS,
+    data: Data = "",
+    to: To = BOTH_RUNTIMES,
+) -> None:
+    """Each client of one job of a programme through exported bundles: with their own file, another's, and none."""
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.errors import UsageError
+    from studies.federated.bundle_accuracy import bundle_accuracy
+
+    queue, path = _queue(run, programme, documents, data), run / "studies" / "bundles.json"
+    known = {job.name: job for job in queue.jobs() if job.seed is not None}
+    if jobs not in known:
+        raise UsageError(f"--jobs {jobs}: expected the name of one training, such as {next(iter(known))}")
+    job = known[jobs]
+    command = typed_command({str(run): "RUN", data: "DATA"} if data else {str(run): "RUN"}, STUDIES)
+    document = bundle_accuracy(queue.run(job.table), job.method, job.seed or 0, queue.rates(job), words(to), command)
+    write_results(document, path)
+    for row in document["rows"]:
+        through = ", ".join(f"{target} {found['own']}" for target, found in row["targets"].items())
+        typer.echo(f"{row['client']}: of {row['photos']} photos PyTorch recognises {row['pytorch']}, {through}")
+    typer.echo(f"results: {path}")
+
+
+def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Queue:
+    from refocus.cloud_train.errors import UsageError
+    from studies.federated.programme import Queue, load_programme
+
+    if programme is None:
+        raise UsageError("this study needs its tables: --programme docs/federated-programme.toml")
+    return Queue(load_programme(programme), Path(data or os.environ.get("REFOCUS_DATA", ".")), run, documents)
+
+
+@study_app.command(rich_help_panel=FEDERATED)
+def sensitivity(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
+    """FedPerfix Table 1: each kind of layer kept local, alone and with the classifier."""
+    from refocus.cloud_train.federated.run import FederatedRun
+    from studies.federated.sensitivity import study_sensitivity
+
+    write_study(run, "sensitivity", study_sensitivity(FederatedRun(run), seeds_of_run(seeds, run), typed(run)), as_json)
+
+
+# ---- photo sets, without a run
+
+
+@study_app.command(rich_help_panel=PHOTO_SETS)
+def stream(
+    run: Folder,
+    data: Data = "",
+    sets: Sets = "",
+    encoders: Encoders = "",
+    trained: Annotated[
+        str, typer.Option(help="comma-separated heads to train: iciia_t, streaming, iciia_b; default: none")
+    ] = "",
+    cells: Annotated[str, typer.Option(help="comma-separated cells; default: all")] = "",
+    people: People = 40,
+    targets: Targets = 24,
+    photos_per_class: PhotosPerClass = 0,
+    writers: Writers = 24,
+    steps: Steps = 600,
+    seeds: Seeds = "0,1,2",
+    as_json: AsDocument = False,
+) -> None:
+    """Class shares beside LAME, T3A, StatA, prototypes and trained heads, on pseudo-people of photo sets."""
+    from studies.streams.protocol import study_stream
+
+    _study_of_people(study_stream, run, "stream", dict(locals()))
+
+
+@study_app.command("trade-off", rich_help_panel=PHOTO_SETS)
+def trade_off(
+    run: Folder,
+    data: Data = "",
+    sets: Sets = "",
+    encoders: Encoders = "",
+    people: People = 40,
+    targets: Targets = 24,
+    photos_per_class: PhotosPerClass = 0,
+    writers: Writers = 24,
+    seeds: Seeds = "0,1,2",
+    as_json: AsDocument = False,
+) -> None:
+    """Class shares held back in several ways: the gain with own histories beside the loss with those of others."""
+    from studies.streams.trade_off import study_trade_off
+
+    _study_of_people(study_trade_off, run, "trade-off", dict(locals()))
+
+
+@study_app.command("few-people", rich_help_panel=PHOTO_SETS)
+def few_people(
+    run: Folder,
+    data: Data = "",
+    sets: Sets = "",
+    encoders: Encoders = "",
+    people: People = 40,
+    targets: Targets = 24,
+    photos_per_class: PhotosPerClass = 0,
+    writers: Writers = 24,
+    steps: Steps = 600,
+    seeds: Seeds = "0,1,2",
+    as_json: AsDocument = False,
+) -> None:
+    """A head that 10, 30 and 100 people trained, beside class shares, and what is delivered."""
+    from studies.streams.few_people import study_few_people
+
+    _study_of_people(study_few_people, run, "few-people", dict(locals()))
+
+
+def _study_of_people(study: Callable[..., dict[str, Any]], run: Path, name: str, flags: Mapping[str, Any]) -> None:
+    """A study of pseudo-people, whose settings are the flags that its command has."""
+    from studies.streams.points import StreamSettings
+
+    fields = {"sets": "data", "encoders": "encoders", "trained": "heads", "cells": "cells"}
+    given: dict[str, Any] = {field: (*words(flags[flag]),) for flag, field in fields.items() if flags.get(flag)}
+    numbers = ("people", "targets", "photos_per_class", "writers", "steps")
+    given |= {field: flags[field] for field in numbers if field in flags}
+    found = study(StreamSettings(flags["data"], **given), run, seeds_of(flags["seeds"]), typed(run))
+    write_study(run, name, found, flags["as_json"])
+
+
+@study_app.command(rich_help_panel=PHOTO_SETS)
+def decoding(run: Folder, data: Data = "", as_json: AsDocument = False) -> None:
+    """Large JPEGs decoded at a reduced size against full size: labels, features, accuracy."""
+    from studies.bench.decoding import study_decoding
+
+    write_study(run, "decoding", study_decoding(data, run, typed(run)), as_json)
+
+
+# ---- documents
+
+
+def typed(folder: Path, name: str = "RUN") -> str:
+    """Return the command line as it was typed, with the folder replaced by a name: it may be published."""
+    return typed_command({str(folder): name}, STUDIES)
+
+
+def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:
+    """Writes a study's results document into its run, and prints it or a table of it."""
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.report import show_study
+    from studies.report.pages import STUDIES as PAGES
+
+    path = run / "studies" / f"{name}.json"
+    write_results(document, path)
+    show_study(document, path, as_json, PAGES)

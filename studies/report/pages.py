@@ -1,0 +1,48 @@
+"""Pages of all studies by the name that their documents carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from refocus.cloud_train.evaluate.page import Document, StudyPage, Table, table
+from refocus.cloud_train.evaluate.report import STUDIES as EVALUATIONS
+from studies import iciia
+from studies.banks import growth, tables
+from studies.bench import decoding
+from studies.federated import sensitivity
+from studies.iciia import attention, history_policies, windows
+from studies.streams import few_people, pages, trade_off
+
+_MODULES = (
+    iciia,
+    attention,
+    history_policies,
+    tables,
+    sensitivity,
+    pages,
+    few_people,
+    trade_off,
+    decoding,
+    windows,
+    growth,
+)
+STUDIES: Mapping[str, StudyPage] = {
+    **EVALUATIONS,
+    **{name: page for module in _MODULES for name, page in module.PAGES.items()},
+}
+
+
+def study_table(document: Document) -> Table:
+    """Return header and rows of a study; differences to the plain classifier are in points."""
+    return STUDIES[document["study"]].table(document)
+
+
+def orders_table(document: Document) -> Table | None:
+    """Return the orders that papers found, with what this study found; None for studies without them."""
+    orders = document.get("orders")
+    return table(STUDIES[document["study"]].orders, orders) if orders else None
+
+
+def study_plot(document: Document) -> bytes | None:
+    """Return the chart of a study as PNG; None for studies with a table only."""
+    return STUDIES[document["study"]].plot(document)

@@ -1,0 +1,192 @@
+"""Trained heads in the stream protocol: ICIIA-B, ICIIA-T and the streaming head, alone, with shares, and gated.
+
+A head is trained on pseudo-people dealt from the training photos (of glyphs: on their writers), stopped by people of
+the validation photos, and judged by the people and photos that the other methods are judged by. The exponent of the
+shares beside it, and what is delivered of it, are chosen by validation people: what is right most often where a part
+of the photos comes after somebody else's history.
+
+    RUN/heads/HEAD/DATA-ENCODER-SEED.json    one head of one point
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from refocus.cloud_train.backbones.feature_cache import FeatureCache
+from refocus.cloud_train.data.partitions import by_parent, random_classes
+from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.delivery import CLOSE, EXPONENTS, expected_of
+from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
+from refocus.cloud_train.progress import say, track
+from studies.streams.judging import evaluate_head, summed_up
+from studies.streams.points import FEWEST, LENGTHS, Point, StreamSettings, cells_with_people, prepare
+from studies.streams.pseudo_people import BASE, Cell
+
+TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
+WINDOWS = 16  # a step
+CHOOSERS, CHOSEN_BY = 120, 8  # validation people, at most, and photos of each: twenty choose by chance
+RATES = (1.0, 0.3, 0.1)  # of a head's learning rate: the next one where training diverges
+
+
+@dataclass(frozen=True)
+class HeadPlan:
+    """A head of the study.
+
+    Attributes:
+        title: on the page.
+        partitions: P, wished for; the largest divisor of the width up to it, which is a power of two, is taken.
+        attention: of the block.
+        learning_rate: of SGD with momentum 0.9.
+        delivered: whether the study also says what would be delivered of this head.
+    """
+
+    title: str
+    partitions: int
+    attention: str = "full"
+    learning_rate: float = 0.1
+    delivered: bool = False
+
+    def block(self, width: int, layers: int) -> IciiaConfig:
+        partitions = max(p for p in (1, 2, 4, 8, 16, 32, 64, 128, 256) if p <= self.partitions and width % p == 0)
+        return IciiaConfig(width=width, layers=layers, partitions=partitions, attention=self.attention)  # type: ignore[arg-type]
+
+
+HEADS: Mapping[str, HeadPlan] = {
+    "iciia_t": HeadPlan("ICIIA-T", 256, delivered=True),
+    "streaming": HeadPlan("streaming", 256, "causal"),
+    "iciia_b": HeadPlan("ICIIA-B", 1, learning_rate=0.03),
+}
+
+
+def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int, people: int = 0) -> Trained:
+    """One head of one point.
+
+    Args:
+        people: so many train; 0: all to whom the training photos can be dealt.
+
+    Raises:
+        UsageError: training diverges at every rate.
+    """
+    train, held = (
+        with_people(point, "train", TRAINED_PHOTOS, seed),
+        with_people(point, "validation", CHECKED_PHOTOS, seed),
+    )
+    if people:
+        names = np.random.default_rng(seed).permutation(np.unique(train.table.client))[:people]
+        train = train.rows(np.isin(train.table.client, names))
+    config = plan.block(train.width, 1 if point.owned else 3)
+    length = min(64, TRAINED_PHOTOS) if plan.attention == "causal" else config.window
+    epochs = max(1, round(settings.steps * WINDOWS * length / max(1, len(train.table))))
+    for share in RATES:
+        recipe = IciiaRecipe(
+            share * plan.learning_rate, 0.9, WINDOWS, epochs, max(3, epochs // 4), deal_again=not people, seed=seed
+        )
+        try:
+            return train_iciia(train, held, config, recipe)
+        except UsageError as error:
+            if share == RATES[-1]:
+                raise
+            say(str(error))
+    raise AssertionError  # RATES is not empty
+
+
+def with_people(point: Point, split: str, photos: int, seed: int) -> FeatureCache:
+    """The photos of one split with pseudo-people; of owners as they are."""
+    part = point.cache.of_split(split)
+    if point.owned:
+        return part
+    if point.groups is not None:
+        client = by_parent(part.table.group, photos, 1.0, seed)
+    else:
+        client = random_classes(part.table.label, photos, BASE.classes or (5, 10), seed)
+    return replace(part, table=replace(part.table, client=client)).rows(client != "")
+
+
+def run_head(head: str, settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
+    """A head of one point: what validation people chose, and its answers in all cells."""
+    point = prepare(settings, run, data, encoder, seed)
+    trained = train_head(point, HEADS[head], settings, seed)
+    chosen = choose(point, trained, settings, seed)
+    cells = {}
+    split = point.splits["test"]
+    every = [*cells_with_people(point, settings, seed)]
+    for cell, people in track(every, f"{head} {data} {encoder} seed {seed}", len(every)):
+        found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
+        ways = ways_of(head, chosen) if HEADS[head].delivered else dict(list(ways_of(head, chosen).items())[:3])
+        cells[cell.name] = {name: summed_up(found[way], found["plain"]) for name, way in ways.items()}
+    return {
+        "chosen": chosen,
+        "epochs": len(trained.validation) - 1,
+        "best_epoch": trained.best_epoch,
+        "seconds": round(trained.seconds, 1),
+        "cells": cells,
+    }
+
+
+def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
+    """Name of a method in the results -> the way of answering that it is."""
+    g = f"{chosen['exponent']:g}"
+    names = {head: "head", f"{head}+shares": f"both {g}", f"{head}+shares, gated": f"gated {g}"}
+    return {**names, "delivered": chosen["delivered"]}
+
+
+def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) -> dict[str, Any]:
+    """The exponent of the shares, and what is delivered, by what validation people can expect (:func:`expected_of`) of
+    histories of ``LENGTHS``. Where photos suffice for one length only, by it.
+
+    Raises:
+        DataError: validation photos suffice for nobody.
+    """
+    own: list[dict[str, float]] = []
+    foreign, people = [], 0
+    for length in LENGTHS:
+        (count, mine), (others, theirs) = (_judged(point, trained, settings, c, seed) for c in _contents(length))
+        if min(count, others) >= FEWEST or (count and not own):
+            people = max(people, count)
+            own.append(mine)
+            foreign.append(theirs or mine)
+    if not own:
+        raise DataError(f"validation photos suffice for nobody with {LENGTHS[0]} photos before those judged")
+    mean = _means([expected_of(mine, theirs) for mine, theirs in zip(own, foreign, strict=True)])
+    exponent = max(EXPONENTS, key=lambda value: mean[f"both {value:g}"])
+    g = f"{exponent:g}"
+    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # what is safer first
+    best = max(mean[way] for way in ways)
+    return {
+        "exponent": exponent,
+        "delivered": next(way for way in ways if mean[way] >= best - CLOSE),
+        "people": people,
+        "accuracy": _rounded(mean),
+        "own": _rounded(_means(own)),
+        "foreign": _rounded(_means(foreign)),
+    }
+
+
+def _means(by_length: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([one[name] for one in by_length])) for name in by_length[0]}
+
+
+def _rounded(values: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in values.items()}
+
+
+def _contents(length: int) -> tuple[Cell, Cell]:
+    return Cell("history", history=length), Cell("content", history=length, content="foreign")
+
+
+def _judged(
+    point: Point, trained: Trained, settings: StreamSettings, cell: Cell, seed: int
+) -> tuple[int, dict[str, float]]:
+    """Number of validation people in a cell, and the mean accuracy of each way; empty without people."""
+    people = point.people("validation", cell, CHOOSERS, min(settings.targets, CHOSEN_BY), seed + 2000)
+    if not people:
+        return 0, {}
+    split = point.splits["validation"]
+    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS)
+    return len(people), {name: float(np.mean(judged.right)) for name, judged in found.items()}
