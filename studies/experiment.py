@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -294,8 +294,7 @@ def read_experiment(file: Path, changes: Sequence[str] = ()) -> Experiment:
         study = study_of(str(given.get("study", "")))
         return Experiment(settings=study.settings, grid=study.grid)
 
-    experiment: Experiment = read_settings(start, file, changes, flag="")
-    return experiment
+    return cast(Experiment, read_settings(start, file, changes, flag=""))
 
 
 def run_experiment(
