@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cloud_train.methods.test_test_time import knowledge, photos
+from tests.studies.streams.test_test_time import knowledge, photos
 
 from refocus.cloud_train.errors import DataError
 from refocus.edge.recognize import ShareSettings
