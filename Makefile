@@ -107,7 +107,7 @@ kills: $(INSTALLED)
 
 # Twelve networks as plain bundles; goes on where it stopped, in $(OUT)-compatibility. PHOTOS=folder, WEIGHTS=folder.
 compatibility: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/refocus compatibility --bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
+	OMP_NUM_THREADS=1 $(BIN)/python -m studies plain-bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
 		$(if $(WEIGHTS),--weights $(WEIGHTS)) --document docs/results/compatibility.json --page docs/compatibility.md
 
 # The pages in docs/pictures, drawn by headless Chromium from the demo (Debian: apt install chromium chromium-driver).
@@ -116,9 +116,9 @@ pictures: demo
 
 # Everything that needs an NVIDIA GPU, section by section, offline once installed; goes on where it stopped. DRY=--dry runs
 # it small on a CPU. $(OUT)/measure-cuda.tar.gz is what to take home. On a machine whose environment has torch for its GPU
-# already: python -m studies.bench.measure_cuda --out DIR.
+# already: python -m studies measure-cuda --out DIR.
 measure-cuda: $(INSTALLED)
-	$(BIN)/python -m studies.bench.measure_cuda --out $(OUT) $(DRY)
+	$(BIN)/python -m studies measure-cuda --out $(OUT) $(DRY)
 
 # The documentation site in site/, to be read from the disk or served; a broken link or anchor is an error.
 docs: $(DOCS)

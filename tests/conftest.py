@@ -159,6 +159,17 @@ def refocus():
 
 
 @pytest.fixture(scope="session")
+def studies():
+    """Runs ``python -m studies`` likewise."""
+    commands = ForkedCommands("studies.commands.app")
+
+    def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return commands.run([str(argument) for argument in arguments], **more)
+
+    return run
+
+
+@pytest.fixture(scope="session")
 def bundle_reader(tmp_path_factory):
     """Runs the reader of bundles in C++ (``examples/``); returns the finished process."""
     compiler = shutil.which("g++") or shutil.which("clang++") or shutil.which("c++")

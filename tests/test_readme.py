@@ -86,7 +86,6 @@ def test_every_command_has_a_page_and_every_page_a_command(commands):
         "history",
         "personal",
         "federate",
-        "study",
         "bench",
         "update",
         "release",

@@ -38,8 +38,8 @@ def taper_story(folder: Path) -> Story:
     ]
     story.curves = list(curve_charts(curves))
     story.why_no_people = (
-        "A bank is judged by tasks, not people: refocus study taper and refocus study ways. Owners with photos of their"
-        " own are in refocus study improvement. Studies that were made stand below."
+        "A bank is judged by tasks, not people: python -m studies taper and python -m studies ways. Owners with photos of their"
+        " own are in python -m studies improvement. Studies that were made stand below."
     )
     story.budgets = _budgets(folder, config, curves)
     return story

@@ -17,7 +17,7 @@ from studies.report.results_page import write_results_page
 def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     plan = Plan("mobilenetv2_035", (50,), ("onnx:fp32",), rounds=64, profiles=(1, 20), histories=(16, 64), counted=96,
                 megapixels=(2,), album=(24, 40))  # fmt: skip
-    found = {**measure(plan, photos), "command": "refocus overhead"}
+    found = {**measure(plan, photos), "command": "python -m studies overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
     programs = ("streaming block", "window block", "delivered 50")
     assert ratios.keys() == {*programs, "recognizer", "recognizer, without journal",

@@ -8,16 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.cloud_train.methods.test_test_time import HeadWithShares
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate.pairs import over_people_and_photos
-from refocus.cloud_train.evaluate.report import STUDIES
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.export.program import SIGNATURE
+from studies.report.pages import STUDIES
 from studies.streams import few_people, pages, protocol, trade_off
 from studies.streams.answers import Answers, photos_of
 from studies.streams.heads import HEADS, HeadPlan, run_head, train_head
@@ -33,6 +32,7 @@ from studies.streams.points import (
 )
 from studies.streams.pseudo_people import BASE, Cell, deal_owners
 from studies.streams.rivals.method import Original
+from tests.studies.streams.test_test_time import HeadWithShares
 
 CLASSES, EACH, WIDTH = 12, 40, 16
 SETTINGS = StreamSettings(
@@ -143,10 +143,10 @@ def test_a_head_that_diverges_is_trained_at_a_lower_rate(monkeypatch):
 
 def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
     settings = replace(SETTINGS, data=("glyphs",))
-    first = protocol.study_stream(settings, tmp_path, [0, 1], "refocus study stream RUN")
+    first = protocol.study_stream(settings, tmp_path, [0, 1], "python -m studies stream RUN")
     assert "delivered" not in {row["method"] for row in first["rows"]}
     document = protocol.study_stream(
-        replace(settings, heads=("iciia_t", "streaming")), tmp_path, [0, 1], "refocus study stream RUN"
+        replace(settings, heads=("iciia_t", "streaming")), tmp_path, [0, 1], "python -m studies stream RUN"
     )
     methods = {row["method"] for row in document["rows"]}
     assert {"shares", "iciia_t", "iciia_t+shares", "iciia_t+shares, gated", "streaming", "delivered"} <= methods
@@ -249,7 +249,7 @@ def test_what_is_delivered_is_what_validation_people_chose(toy, tmp_path):
 def test_heads_of_few_people_are_judged_beside_shares(toy, tmp_path, monkeypatch):
     monkeypatch.setattr(few_people, "SIZES", (2, 4, 1000))
     document = few_people.study_few_people(
-        replace(SETTINGS, data=("glyphs",)), tmp_path, [0], "refocus study few-people RUN"
+        replace(SETTINGS, data=("glyphs",)), tmp_path, [0], "python -m studies few-people RUN"
     )
     assert [row["training_people"] for row in document["rows"]] == [2, 4]
     header, rows = STUDIES["few-people"].table(document)
@@ -262,7 +262,7 @@ def test_what_shares_gain_and_lose_is_judged_by_every_answer(toy, tmp_path, monk
     for name, cells in {"CELLS": short, **{name.upper(): cells for name, cells in short.items()}}.items():
         monkeypatch.setattr(trade_off, name, cells)
     settings = replace(SETTINGS, data=("glyphs",), cells=())
-    document = trade_off.study_trade_off(settings, tmp_path, [0, 1], "refocus study trade-off RUN")
+    document = trade_off.study_trade_off(settings, tmp_path, [0, 1], "python -m studies trade-off RUN")
     kept = json.loads((tmp_path / "curves" / "glyphs-small-1.json").read_text())["test"]["base"]
     number = trade_off.FAMILIES["elsewhere"][0].index(settings.shares.elsewhere)
     right = np.array(kept["flags"]["elsewhere"])[:, number]
