@@ -11,14 +11,14 @@ from refocus.cloud_train.commands.federate import federate_app
 from refocus.cloud_train.commands.measure import compatibility, overhead
 from refocus.cloud_train.commands.pipeline import app as pipeline
 from refocus.cloud_train.commands.release import app as release
-from refocus.cloud_train.commands.results import demo, report, results
+from refocus.cloud_train.commands.results import demo, results
 from refocus.cloud_train.commands.serve import serve
 from refocus.cloud_train.commands.study import study_app
 from refocus.cloud_train.commands.train import train_app
 from refocus.edge.commands import MEASURE, RELEASE, TRAIN
 
 PANELS = {"train": TRAIN, "federate": TRAIN, "demo": TRAIN}
-PANELS |= dict.fromkeys(("evaluate", "study", "results", "report", "compatibility", "overhead"), MEASURE)
+PANELS |= dict.fromkeys(("evaluate", "study", "results", "compatibility", "overhead"), MEASURE)
 PANELS |= dict.fromkeys(("release", "pipeline", "serve"), RELEASE)
 
 
@@ -27,6 +27,6 @@ def register(app: typer.Typer) -> None:
     groups["pipeline"] = pipeline
     for name, group in groups.items():
         app.add_typer(group, name=name, rich_help_panel=PANELS[name])
-    for command in (demo, evaluate, results, report, compatibility, overhead, serve):
+    for command in (demo, evaluate, results, compatibility, overhead, serve):
         app.command(rich_help_panel=PANELS[command.__name__])(command)
     register_bench(bench)

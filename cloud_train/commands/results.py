@@ -1,4 +1,4 @@
-"""``refocus results``, ``refocus report`` and ``refocus demo``."""
+"""``refocus results`` and ``refocus demo``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-
-from refocus.cloud_train.commands.flags import MadeRun
 
 
 def results(
@@ -19,20 +17,6 @@ def results(
 
     write_results_page(folder, out)
     typer.echo(f"wrote {out}")
-
-
-def report(
-    run: MadeRun,
-    out: Annotated[Path | None, typer.Option(help="the page; default: RUN/run-report.html")] = None,
-) -> None:
-    """Write one HTML page of a training run: curves, people, worst tenth, budgets. The run may still be training."""
-    from refocus.cloud_train.report.run_report import write_run_report
-
-    path = out or run / "run-report.html"
-    story = write_run_report(run, path)
-    for sentence in story.missing:
-        typer.echo(sentence)
-    typer.echo(f"wrote {path}")
 
 
 def demo(
