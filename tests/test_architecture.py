@@ -280,6 +280,20 @@ def test_a_mistake_in_a_setting_does_not_wait_for_libraries_that_only_training_n
     assert done.returncode == 0, done.stderr
 
 
+def test_nothing_of_deployed_federation_is_loaded_before_a_command_of_federate_runs():
+    code = (
+        "import sys\nimport refocus.cloud_train.train.clients\n"
+        "from refocus.edge.commands.app import app, register_all\nregister_all()\n"
+        "from typer.testing import CliRunner\n"
+        "for words in (['federate'], ['federate', 'server'], ['train', 'federated']):\n"
+        "    assert CliRunner().invoke(app, [*words, '--help']).exit_code == 0\n"
+        "loaded = [name for name in sys.modules if name.startswith(('nvflare', 'refocus.cloud_train.federated.deployment'))]\n"
+        "assert not loaded, loaded"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_recognising_opens_no_socket(bundle, photo_file, tmp_path):
     done = run_python(
         REFUSE_SOCKETS + "from pathlib import Path\nfrom refocus import Recognizer, load_bundle\n"
