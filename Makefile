@@ -71,7 +71,7 @@ $(BUNDLES)/condensed/manifest.json: | $(BUNDLES)/bank/manifest.json
 # Begins anew each time: a fleet has no second try.
 demo-pipeline: $(PIPELINE)
 	rm -rf $(OUT)-pipeline
-	$(BIN)/refocus pipeline demo --out $(OUT)-pipeline
+	$(BIN)/python -m examples.fleet --out $(OUT)-pipeline
 
 # RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
 RUNTIME ?=

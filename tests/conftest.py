@@ -25,6 +25,7 @@ from tests.forked_commands import ForkedCommands
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("edge", "export", "benchmarks", "cloud_train")
+sys.path.append(str(ROOT / "android_demo" / "tools"))  # golden vectors are written there; tools are no package
 
 # pytest listens to loggers that hand nothing on; while somebody does, PyTorch writes out every graph of every export.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Measure the cost of personalisation in time and memory as ratios of the bare backbone: ``python -m studies overhead``.
+"""Measure the cost of personalisation as ratios of the bare backbone: ``python -m studies overhead``.
 
 Weights decide nothing about speed as long as the numbers are ordinary, so the backbone is untrained with statistics of
 real photos (:mod:`refocus.cloud_train.bench.compatibility`), and the heads are untrained too: every size can be

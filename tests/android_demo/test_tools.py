@@ -239,11 +239,11 @@ def test_a_bundle_is_prepared_with_names_and_the_energy_of_what_it_knows(bundle,
     import json
 
     import numpy as np
+    from golden import album_answers, energy, recognised
     from PIL import Image
     from prepare_bundle import main
 
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import album_answers, energy, recognised
     from refocus.edge.recognize.recognizer import Recognizer
     from studies.report.results_page import write_results_page
 

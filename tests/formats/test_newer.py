@@ -9,13 +9,13 @@ import sqlite3
 
 import msgspec
 import pytest
+from golden import read_golden
 
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
 from refocus.edge.history import schema
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.personal.received_files import read_personal
-from refocus.edge.recognize.golden import read_golden
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.device_state import Slots, encode_record
 from refocus.edge.update.rules import Channel, Device, decode_channel, encode_channel, misfit

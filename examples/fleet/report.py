@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
-from refocus.cloud_train.demos.fleet.story import Story
-from refocus.cloud_train.render import render
+from examples.fleet.story import Story
+from refocus.edge.pages import style
 
 COLOURS = ("#94a3b8", "#1d4ed8", "#15803d", "#b45309", "#7c3aed", "#be123c")
 _MARKS = {"refused": "✕", "returned": "↩"}
@@ -24,8 +26,17 @@ def write_fleet_report(story: Story, folder: Path) -> Path:
 def fleet_page(story: Story) -> str:
     """The page."""
     ends = [(end, device) for device in story.devices for end in device.ends if end.outcome in _MARKS]
-    return render(
-        "demos/fleet/report.html.j2",
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["f"] = format
+    return environment.get_template("report.html.j2").render(
+        STYLE=Markup(style()),  # noqa: S704 - our own file
         story=story,
         served=sorted({span.release for device in story.devices for span in device.spans}),
         answered=sorted({number for device in story.devices for number in device.right}),

@@ -1,4 +1,4 @@
-"""``refocus pipeline demo``: two releases for a fleet of devices, one that the gates stop, one that the fleet stops.
+"""Two releases for a fleet of devices, one that the gates stop, one that the fleet stops.
 
 Everything is real but the people: the pipeline trains, judges, exports and signs; the repository is served over
 loopback HTTP; every device is a process of its own that recognises its owner's letters all the while.
@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from examples.fleet.fleet import Fleet, LoopbackServer, Owner, Pace
+from examples.fleet.letters import Collection, write_collection, writers
+from examples.fleet.report import write_fleet_report
+from examples.fleet.rollout import roll_out
+from examples.fleet.story import ReleaseStory, Story, story_of
 from refocus.benchmarks.measure import worst_tenth
 from refocus.cloud_train.backbones.pretrain import EncoderRecipe, train_encoder
 from refocus.cloud_train.data.imagefolder import load_photos
-from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer, Owner, Pace
-from refocus.cloud_train.demos.fleet.letters import Collection, write_collection, writers
-from refocus.cloud_train.demos.fleet.report import write_fleet_report
-from refocus.cloud_train.demos.fleet.rollout import roll_out
-from refocus.cloud_train.demos.fleet.story import ReleaseStory, Story, story_of
 from refocus.cloud_train.errors import ReleaseError, UsageError
 from refocus.cloud_train.pipeline.run import Outcome, run_pipeline
 from refocus.cloud_train.pipeline.state import read_state

@@ -8,11 +8,11 @@ import shutil
 
 import numpy as np
 import pytest
+from golden import compare_golden, main, read_golden, write_golden
 from PIL import Image
 
 from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.errors import RefocusError
-from refocus.edge.recognize.golden import compare_golden, read_golden, write_golden
 
 
 @pytest.fixture(scope="module")
@@ -112,9 +112,11 @@ def test_another_number_is_noticed(bundle, copied):
     assert found.logits < 1e-4
 
 
-def test_golden_vectors_of_another_bundle_are_refused(new_bundle, written):
+def test_golden_vectors_of_another_bundle_are_refused(bundle, copied):
+    path = copied / "golden.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"manifest_sha256": 64 * "0"}))
     with pytest.raises(RefocusError, match="another bundle"):
-        compare_golden(new_bundle, written)
+        compare_golden(bundle, copied)
 
 
 @pytest.mark.parametrize("file", ["golden.json", "golden.safetensors"])
@@ -130,11 +132,14 @@ def test_nothing_is_written_over(bundle, written):
         write_golden(bundle, written)
 
 
-def test_the_command_writes_and_compares(bundle, refocus, assert_one_clear_line, tmp_path):
-    done = refocus("check", bundle.folder, "--write-golden", tmp_path / "golden")
-    assert done.returncode == 0, done.stderr
-    assert "56 photos, 1 sequences of 58 steps" in done.stdout
-    done = refocus("check", bundle.folder, "--golden", tmp_path / "golden")
-    assert done.returncode == 0, done.stderr
-    assert "58 of 58 decisions as written" in done.stdout
-    assert_one_clear_line(refocus("check", bundle.folder, "--photos", tmp_path), "--write-golden")
+def test_the_tool_writes_and_compares(bundle, tmp_path, capsys):
+    folder = tmp_path / "golden"
+    assert main(["write", str(bundle.folder), str(folder)]) == 0
+    assert "56 photos, 1 sequences of 58 steps" in capsys.readouterr().out
+    assert main(["compare", str(bundle.folder), str(folder)]) == 0
+    assert "58 of 58 decisions as written" in capsys.readouterr().out
+    changed = json.loads((folder / "golden.json").read_text())
+    changed["sequences"][0]["steps"][3]["label"] = "something else"
+    (folder / "golden.json").write_text(json.dumps(changed))
+    assert main(["compare", str(bundle.folder), str(folder)]) == 1
+    assert "1 of 58 decisions differ" in capsys.readouterr().err

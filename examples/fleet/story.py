@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from refocus.cloud_train.demos.fleet.device import Answered, News
-from refocus.cloud_train.demos.fleet.fleet import Fleet, Owner
-from refocus.cloud_train.demos.fleet.letters import photos_of
+from examples.fleet.device import Answered, News
+from examples.fleet.fleet import Fleet, Owner
+from examples.fleet.letters import photos_of
 from refocus.edge.update import Channel
 
 

@@ -1,4 +1,4 @@
-"""One simulated device, as a process of its own: ``python -m refocus.cloud_train.demos.fleet.device FOLDER``.
+"""One simulated device, as a process of its own: ``python examples/fleet/device.py FOLDER``.
 
 It is what an app is: one thread recognises its owner's photos with :class:`refocus.edge.update.serving.Serving`,
     another looks for releases with :class:`refocus.edge.update.agent.UpdateAgent`. Nothing in it knows that it is

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer
+from examples.fleet.fleet import Fleet, LoopbackServer
 from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule, Verdict, promote
 from refocus.edge.update import Release, UpdateState, bucket

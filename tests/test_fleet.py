@@ -14,12 +14,12 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
-from refocus.cloud_train.demos.fleet.device import Answered, News, read_log
-from refocus.cloud_train.demos.fleet.fleet import Fleet, LoopbackServer, Owner, Pace
-from refocus.cloud_train.demos.fleet.letters import CAPITALS, Collection, photos_of, write_collection, writers
-from refocus.cloud_train.demos.fleet.report import fleet_page
-from refocus.cloud_train.demos.fleet.rollout import Decision, RollOut, has_ended, roll_out
-from refocus.cloud_train.demos.fleet.story import DeviceStory, End, ReleaseStory, Span, Story, story_of
+from examples.fleet.device import Answered, News, read_log
+from examples.fleet.fleet import Fleet, LoopbackServer, Owner, Pace
+from examples.fleet.letters import CAPITALS, Collection, photos_of, write_collection, writers
+from examples.fleet.report import fleet_page
+from examples.fleet.rollout import Decision, RollOut, has_ended, roll_out
+from examples.fleet.story import DeviceStory, End, ReleaseStory, Span, Story, story_of
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.release.keys import KeyRing
 from refocus.cloud_train.release.repository import Repository
@@ -217,7 +217,7 @@ def test_the_report_needs_nothing_else_and_escapes_what_devices_say():
 
 
 def test_the_report_in_the_docs_is_of_the_figures_beside_it():
-    folder = Path(__file__).parents[3] / "docs" / "results" / "pipeline-demo"
+    folder = Path(__file__).parents[1] / "docs" / "results" / "pipeline-demo"
     story = msgspec.json.decode((folder / "fleet.json").read_bytes(), type=Story)
     assert fleet_page(story) == (folder / "report.html").read_text(encoding="utf-8")
 

@@ -4,13 +4,18 @@ A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB afte
 decoder stands between two implementations), ``golden.safetensors`` (the encoder's input and output, the answers) and
 ``golden.json`` (which photo was shown when, and what was decided). Beside them files of every kind that users have, for
 the decoder of a platform to be held against, each with the largest difference that is accepted.
+
+``python android_demo/tools/golden.py write BUNDLE FOLDER`` writes them, ``golden.py compare BUNDLE FOLDER`` runs them
+again in Python.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import io
 import math
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,9 +23,12 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from format_photos import format_photos
 from PIL import Image
 
-from refocus.edge.bundle.load import Bundle
+from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.bundle.manifest import Head, Preprocessing
 from refocus.edge.bundle.personal_weights import NewWeights, model_of
 from refocus.edge.bundle.tensor_file import decode_tensors, encode_tensors
@@ -28,9 +36,8 @@ from refocus.edge.errors import PersonalWeightsError, RefocusError
 from refocus.edge.history.feature_history import RetentionPolicy
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import decode
-from refocus.edge.photos.format_photos import format_photos
-from refocus.edge.photos.preprocess import decode_at_least, decode_photo, preprocess
-from refocus.edge.recognize.album import nearest
+from refocus.edge.photos.preprocess import decode_at_least, decode_photo, preprocess, read_photo
+from refocus.edge.recognize.album import find_photos, nearest
 from refocus.edge.recognize.chosen_target import manifest_sha256
 from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 
@@ -321,7 +328,7 @@ def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
         tensors = decode_tensors(memoryview((folder / _TENSORS).read_bytes()), str(folder / _TENSORS))
     except (OSError, msgspec.DecodeError, PersonalWeightsError) as error:
         raise RefocusError(
-            f"{folder} holds no golden vectors ({error}); refocus check --write-golden {folder} writes them"
+            f"{folder} holds no golden vectors ({error}); golden.py write BUNDLE {folder} writes them"
         ) from None
     if golden.schema not in READS:
         reads = " and ".join(map(str, READS))
@@ -514,3 +521,51 @@ def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightS
 
 def _off(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.abs(one - other).max(initial=0.0)) if one.shape == other.shape else float("inf")
+
+
+def _write(bundle: Bundle, folder: Path, photos: Path | None) -> str:
+    contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
+    if contents:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for copies of a person's photos
+    written = write_golden(bundle, folder, contents)
+    steps = sum(len(history.steps) for history in written.sequences)
+    return f"{folder}: {len(written.photos)} photos, {len(written.sequences)} sequences of {steps} steps\n"
+
+
+def _compare(bundle: Bundle, folder: Path) -> str:
+    """Raises RefocusError where another decision, a feature or a decoded file is further off than is accepted."""
+    found = compare_golden(bundle, folder)
+    if found.decisions or found.formats or not found.features <= FEATURE_TOLERANCE:
+        raise RefocusError(
+            f"{bundle.folder}: {found.decisions} of {found.steps} decisions differ from {folder}, features by up to"
+            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}), {found.formats} files of other formats by more"
+            " than their bound; see that runtime and Pillow are those it was written with"
+        )
+    return (
+        f"{folder}: {found.steps} of {found.steps} decisions as written; pixels within {found.pixels:.1e}, features"
+        f" {found.features:.1e}, logits {found.logits:.1e}, trust {found.trust:.1e}\n"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action in ("write", "compare"):
+        command = actions.add_parser(action)
+        command.add_argument("bundle", type=Path)
+        command.add_argument("folder", type=Path)
+        if action == "write":
+            command.add_argument("--photos", type=Path, help="default: the bundle's own photos, and turned ones")
+    given = parser.parse_args(arguments)
+    try:
+        bundle = load_bundle(given.bundle)
+        write = given.action == "write"
+        sys.stdout.write(_write(bundle, given.folder, given.photos) if write else _compare(bundle, given.folder))
+    except RefocusError as error:
+        sys.stderr.write(f"golden: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -22,9 +22,9 @@ from typing import TypeVar
 
 import msgspec
 
+from examples.fleet.device import ANSWERS, NEWS, Answered, News, Plan, read_log, write_plan
+from examples.fleet.letters import photos_of
 from refocus.cloud_train.data import glyphs
-from refocus.cloud_train.demos.fleet.device import ANSWERS, NEWS, Answered, News, Plan, read_log, write_plan
-from refocus.cloud_train.demos.fleet.letters import photos_of
 from refocus.cloud_train.errors import ReleaseError
 from refocus.cloud_train.progress import track
 from refocus.edge.update import Report, Slots, UpdateState
@@ -189,7 +189,7 @@ class Fleet:
     def start(self, owner: Owner) -> None:
         """Starts a device, or starts it again."""
         folder = self.folder / owner.name
-        command = [sys.executable, "-m", "refocus.cloud_train.demos.fleet.device", str(folder)]
+        command = [sys.executable, str(Path(__file__).with_name("device.py")), str(folder)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many share the cores, as they would not in the field
         with (folder / "errors.txt").open("ab") as errors:
             self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=environment)  # noqa: S603
