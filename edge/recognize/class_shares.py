@@ -17,10 +17,10 @@ Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
   prior_j exp(E_j). Old evidence fades, so that another hypothesis can take over (Raftery, Karny and Ettler, "Online
   prediction under model uncertainty via dynamic model averaging", Technometrics 52(1), 2010, equation 15).
 - A share ``elsewhere`` of the photos is of anything: s = elsewhere b + (1 - elsewhere) sum_j w_j s_j.
-- The shift is bounded by the photo. The likelihood above has no place for photos of none of the C classes, which pile up
-  in classes that attract them and would carry other photos along. A class whose probability without shares is below
-  ``support`` times the largest one cannot gain on the most likely class, see :func:`excess`: the best class with shares
-  is one that the answer without them supports.
+- The shift is bounded by the photo. The likelihood above has no place for photos of none of the C classes. They pile up
+  in classes that attract them, which would then attract other photos too. A class whose probability without shares is
+  below ``support`` times the largest one cannot gain on the most likely class, see :func:`excess`: the best class with
+  shares is one that the answer without them supports.
 
 One photo costs O(k): only its k most likely classes take part. The other classes share the rest of its probability in
 proportion to b, and its responsibility for them counts as prior. A new photo's E-step is followed by those of
@@ -574,7 +574,12 @@ class ClassShares:
         settings = self.settings
         of = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
         calibration = self._scale, self._bias, settings.temperature
-        more = calibration, self._evidence_fading, settings.revisit, (settings.with_head, settings.support, settings.gated)
+        more = (
+            calibration,
+            self._evidence_fading,
+            settings.revisit,
+            (settings.with_head, settings.support, settings.gated),
+        )
         return NativeShares(of, settings.elsewhere, self.classes, self.k, *more)
 
     def _place(self) -> None:
@@ -636,8 +641,8 @@ def excess(without: np.ndarray, shift: np.ndarray, support: float) -> np.ndarray
     """Return the part of a shift by which unsupported classes would gain on the most likely class without shares.
 
     Class c is supported if its probability is at least ``support`` times the largest one. Without its excess the shift
-    of any other class is min(shift(c), shift(t)), where t is the most likely class: c keeps at most the odds to t that it
-    had, so that it cannot overtake t, and the most likely class with shares is a supported one.
+    of any other class is min(shift(c), shift(t)), where t is the most likely class: the odds of c to t do not grow, so
+    that it cannot overtake t, and the most likely class with shares is a supported one.
 
     Args:
         without: (C,) logits of the answer without shares.
