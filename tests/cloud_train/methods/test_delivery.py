@@ -177,5 +177,5 @@ def test_a_head_can_be_had_nevertheless(chosen):
     for asked in (replace(settings, personalise="head"), replace(settings, form="window")):
         found = export(asked).bundle.manifest.head().personalisation
         assert (found.method, found.shares) == ("iciia", None)
-    with pytest.raises(ExportError, match="--personalise best: expected head or shares"):
+    with pytest.raises(ExportError, match="--personalise best: expected head, shares or shares-uncalibrated"):
         export(replace(settings, personalise="best"))
