@@ -96,8 +96,15 @@ def successor(old: str, word: str, table: Table) -> tuple[str, str]:
 
 
 def exists(name: str, present: Commands) -> bool:
-    """Return whether a command, with the option behind it if there is one, is there. Values of options may follow."""
+    """Return whether a command, with the option behind it if there is one, is there. Values of options may follow.
+
+    A program of the repository outside the two command lines, such as ``python -m examples.fleet`` or ``python
+    android_demo/tools/golden.py``, is there if its file is.
+    """
     words = name.split()
+    if words[0] == "python" and not name.startswith(STUDIES):
+        module = words[2].replace(".", "/") if words[1] == "-m" else words[1]
+        return (ROOT / module).exists()
     command = next((" ".join(words[:end]) for end in range(len(words), 0, -1) if " ".join(words[:end]) in present), "")
     rest = name.removeprefix(command).split()
     return command != "" and (not rest or rest[0] in present[command])
