@@ -82,15 +82,20 @@ demo-android: demo
 	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST) -m "not slow" --ignore tests/studies
 
 test-slow: $(FLARE) $(PIPELINE) $(DOCS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not full" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(PYTEST) -m "slow and not full" --ignore tests/studies
+
+# Tests of the experiments in studies/, which are not installed; after a change there or in what they use.
+test-studies: $(FLARE)
+	$(PYTEST) -m "not full" tests/studies
 
 # What tests of the slow suite stand for: every row of their tables, and longer ways. Before a release, and after a change there.
 test-full: $(FLARE) $(PIPELINE) $(DOCS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m full --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(PYTEST) -m full
 
 # Hostile input, and SIGKILL at random moments. Both go on where they stopped, in runs/, and write docs/results and
 # docs/robustness.md. AREA=bundles chooses one area, SEEDS=a:b or COUNT=n the cases, WORKERS=n the processes.

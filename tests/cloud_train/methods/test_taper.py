@@ -27,7 +27,6 @@ from refocus.cloud_train.methods.taper import bank, growth, tasks
 from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
-from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.owners import OwnersGain, owners_gain
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import (
@@ -51,6 +50,7 @@ from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
 from studies.banks.evaluation import by_one_network, by_taper
 from studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
 from studies.banks.kept_rows import kept
+from studies.banks.oracle import oracle_mixers, with_own_statistics
 from studies.banks.tables import study_bases, study_taper
 from studies.report.pages import study_plot, study_table
 
