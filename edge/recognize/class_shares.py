@@ -92,7 +92,7 @@ class ShareSettings:
     evidence_half_life: float = 16.0
     with_head: float = 0.5
     gated: bool = False
-    support: float = 0.02
+    support: float = 0.07
     top: int = 8
     revisit: int = 4
     capacity: int = 4096

@@ -154,13 +154,12 @@ class NativeShares:
         # Memory whose place is known: to ask numpy for an address costs as much as the arithmetic.
         self._slots, self._scratch = np.empty(revisit, np.int64), np.empty(max(1, revisit) * (top + 1))
         self._index, self._share = np.empty(top, np.int32), np.empty(top, np.float32)
-        self._in, self._out = np.empty((2, classes)), np.empty((len(_VECTORS) + 2) * classes + self._hypotheses + 4)
+        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + self._hypotheses + 4)
         memory = self._index, self._share, self._slots, self._scratch
         self._row = tuple(value.ctypes.data for value in memory)
         self._answer = _Answer(self._in.ctypes.data, None, *beside)
         parts = {name: number * classes for number, name in enumerate((*_VECTORS, "scratch"))}
-        rest = (len(_VECTORS) + 2) * classes
-        parts |= {"weights": rest, "said": rest + self._hypotheses + 1}
+        parts |= {"weights": 8 * classes, "said": 8 * classes + self._hypotheses + 1}
         for name, start in parts.items():
             setattr(self._answer, name, self._out[start:].ctypes.data)
         self._answer.index, self._answer.kept = self._row[:2]
@@ -231,12 +230,12 @@ class NativeShares:
         if _FUNCTIONS.refocus_shares_answer(*where):
             return None
         classes = self._classes
-        vectors = self._out[: len(_VECTORS) * classes].reshape(-1, classes).copy()
-        rest = self._out[(len(_VECTORS) + 2) * classes :].copy()
+        logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
+        rest = self._out[8 * classes :].copy()
         *said, evidence, trust, moved = rest.tolist()
         kept = self._index.copy(), self._share.copy()
         weights = rest[: len(said)]
-        return NativeAnswer(*vectors, weights, evidence, trust, moved, *kept)
+        return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept)
 
     def top(self, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The k most likely classes (k,), in order, and their probabilities (k,), float32."""

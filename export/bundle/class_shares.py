@@ -48,8 +48,8 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object], 
     plain = np.stack([answer.outputs["plain_logits"] for answer in reference.answers]).astype(np.float64)
     outputs = "logits" if head.several else kind_of(plain, head.name)
     logits = np.log(np.maximum(plain, np.finfo(np.float32).tiny)) if outputs == "probabilities" else plain
-    photos = {row: step.label for row, step in _once((step.path, step) for step in reference.steps)}
-    photos = {row: label for row, label in photos.items() if _known(head.labels, label, head.several)}
+    given = _once((step.path, step.label) for step in reference.steps)
+    photos = {row: label for row, label in given if label is not None and (head.several or label in head.labels)}
     temperature = trained_temperature(head.training, head.several)
     if temperature is not None:
         how = "calibrated on validation photos in training"
@@ -88,7 +88,7 @@ def calibrates(training: Mapping[str, Any], labels: Sequence[str], several: bool
         return True
     names = labels_of(streams)
     photos = _once((path, names.get(path)) for each in streams.values() for path, _ in distinct(each))
-    return sum(_known(labels, label, several) for _, label in photos) >= FEWEST_LABELLED
+    return sum(label is not None and (several or label in labels) for _, label in photos) >= FEWEST_LABELLED
 
 
 def trained_temperature(training: Mapping[str, Any], several: bool) -> float | None:
@@ -109,10 +109,6 @@ def _once(rows: Iterable[tuple[Path, T]]) -> Iterator[tuple[int, T]]:
         if path not in seen:
             seen.add(path)
             yield number, value
-
-
-def _known(labels: Sequence[str], label: str | None, several: bool) -> bool:
-    return label is not None if several else label in labels
 
 
 def _label_settings(head: Head) -> dict[str, Any]:

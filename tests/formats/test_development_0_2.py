@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refocus.cloud_train.report.results_page import write_results_page
 
 from refocus import Recognizer, check, load_bundle
-from refocus.cloud_train.report.results_page import write_results_page
 from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.train import (
     FederatedSettings,
