@@ -301,7 +301,9 @@ class ProfileFile:
         self._unfolded = True
         if (left := old_journal.look(self.path, self._lock)) is not None:
             lost = self.guarded(
-                lambda: self._transaction(self._current(), lambda database: old_journal.fold(database, left), True, False)
+                lambda: self._transaction(
+                    self._current(), lambda database: old_journal.fold(database, left), True, False
+                )
             )
             if lost:
                 held = witness.count(self._current())
@@ -393,7 +395,7 @@ class ProfileFile:
 
     def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
         """:attr:`version`, and the answer to a question, an SQL expression, as of that version or just before it."""
-        answer = self.read(f"select {question}", parameters)[0][0]  # noqa: S608
+        answer = self.read(f"select {question}", parameters)[0][0]
         # Asked second: a write in between makes the version newer than the answer, and a reader looks once more.
         self._note_others(self._current().execute("pragma data_version").fetchone()[0])
         return self.version, bool(answer)

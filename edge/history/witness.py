@@ -19,6 +19,8 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from refocus.edge.history.schema import tally
+
 _RECORD = struct.Struct("<4sIqqqqI")  # magic, sure, features, labels, settings, newest, digest; then their CRC-32
 _MAGIC = b"RfW1"
 _SIZE = _RECORD.size + 4
@@ -75,16 +77,11 @@ def mark_unsure(lock: int, durably: bool) -> None:
     write(lock, replace(read(lock) or Held(), sure=False), durably)
 
 
-_FEATURES = (
-    "select (select total(count) from tally),"
-    " (select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally)"
-)
-
-
 def with_features(held: Held, database: sqlite3.Connection) -> Held:
     """The record with its features counted again; the time does not grow with their number."""
-    features, newest = database.execute(_FEATURES).fetchone()
-    return replace(held, counts=held.counts._replace(features=int(features)), newest=newest or 0, sure=True)
+    found = tally(database)
+    features = sum(count for count, _ in found.spaces.values())
+    return replace(held, counts=held.counts._replace(features=features), newest=found.newest, sure=True)
 
 
 def count(database: sqlite3.Connection) -> Held:
