@@ -24,7 +24,7 @@ from refocus.edge.history.profile_file import ProfileFile
 from refocus.edge.history.read_only import ReadOnlyFile
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.history.rows import Entry, HistorySlice, Row, Space, remembered
-from refocus.edge.history.schema import Result
+from refocus.edge.history.schema import Result, Tally
 
 __all__ = ["Entry", "FeatureHistory", "HistorySlice", "RetentionPolicy", "Space", "stored_name"]
 
@@ -162,15 +162,15 @@ class FeatureHistory:
         value, name = self.value(feature), stored_name(name)
         _check_text(("feature space", space), ("identity of a photo", photo))
 
-        def work(database: sqlite3.Connection) -> tuple[str, ...]:
+        def work(database: sqlite3.Connection, held: Tally) -> tuple[str, ...]:
             if rows.has(database, space, photo):
                 return ()
-            evicted = rows.append(database, self._bounds, photo, {space: value}, name)
+            evicted = rows.append(database, self._bounds, photo, {space: value}, name, held=held)
             if likely is not None:
                 likely_classes.put(database, space, likely[0], {photo: likely[1]})
             return tuple(gone for where, gone in evicted if where == space)
 
-        return self._file.write(work, adds=True)
+        return self._file.add(work)
 
     def value(self, feature: np.ndarray) -> bytes:
         """The bytes that are stored of a feature.
@@ -398,7 +398,7 @@ class FeatureHistory:
         Raises:
             HistoryError: as :meth:`append`; nothing was stored.
         """
-        self._file.write(lambda database: likely_classes.put(database, space, by, found), adds=True)
+        self._file.add(lambda database, _: likely_classes.put(database, space, by, found))
 
     def likely_by(self, space: str) -> Classifier | None:
         """The classifier of the likely classes that are stored of a space; None: there is none."""

@@ -23,7 +23,7 @@ from refocus.edge.history.damage import GARBAGE
 from refocus.edge.history.opening import POWER_CUT_LOSS, connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
 from refocus.edge.history.rows import Row
-from refocus.edge.history.schema import Result
+from refocus.edge.history.schema import Result, Tally
 from refocus.edge.history.sqlite_pages import read_log
 from refocus.edge.history.witness import Counts, Held
 
@@ -194,18 +194,27 @@ class ProfileFile:
         self._check_usable()
         return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
-    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
+    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False) -> Result:
         """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
 
         Args:
             work: what to do with the connection; it may run twice, the first time without effect.
             durably: survive a power cut whatever the profile's durability. A write of labels or settings does.
-            adds: it stores a new photo, and removes none but those that the bounds evict for it.
 
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
         """
+        return self._write(lambda database, _: work(database), durably, adds=False)
 
+    def add(self, work: Callable[[sqlite3.Connection, Tally], Result]) -> Result:
+        """As :meth:`write`, for work that removes no photos but those that the bounds evict for a new one.
+
+        Args:
+            work: gets the tally as it is in the database, and brings it up to date.
+        """
+        return self._write(work, durably=False, adds=True)
+
+    def _write(self, work: Callable[[sqlite3.Connection, Tally], Result], durably: bool, adds: bool) -> Result:
         def once() -> Result:
             return self._transaction(self._current(), work, durably, adds)
 
@@ -257,16 +266,23 @@ class ProfileFile:
         self._under_lock(work)
 
     def _transaction(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
+        self,
+        database: sqlite3.Connection,
+        work: Callable[[sqlite3.Connection, Tally], Result],
+        durably: bool,
+        adds: bool,
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
         before, held = witness.read(self._lock), Held()
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
-            result = work(database)
-            known = before if before is not None and before.sure and not durably else None
-            held = witness.count(database) if known is None else witness.with_features(known, database)
+            tally = schema.tally(database)
+            result = work(database, tally)
+            if before is None or not before.sure or durably:
+                held = witness.count(database)
+            else:
+                held = witness.with_features(before, tally if adds else schema.tally(database))
             if not adds:
                 witness.mark_unsure(self._lock, durably)
             return result
@@ -302,7 +318,7 @@ class ProfileFile:
         if (left := old_journal.look(self.path, self._lock)) is not None:
             lost = self.guarded(
                 lambda: self._transaction(
-                    self._current(), lambda database: old_journal.fold(database, left), True, False
+                    self._current(), lambda database, _: old_journal.fold(database, left), durably=True, adds=False
                 )
             )
             if lost:

@@ -117,12 +117,14 @@ def append(
     name: str,
     stored: int = 0,
     any_width: bool = False,
+    held: Tally | None = None,
 ) -> list[tuple[str, str]]:
     """Stores a photo of which no space has anything, by space, as the newest of the profile.
 
     Args:
         stored: milliseconds since 1970, UTC; 0: now.
         any_width: stores features of other widths than a space has, too: those that somebody was told are stored.
+        held: tally of the database, if the caller has read it; brought up to date.
 
     Returns:
         space and identity of the photos that were evicted for it.
@@ -130,13 +132,13 @@ def append(
     Raises:
         HistoryError: as :func:`check_width`.
     """
-    held, evicted = tally(database), []
+    held, evicted, stored = held or tally(database), [], stored or milliseconds()
     for space, value in values.items() if not any_width else ():
         if held.sizes.get(space, len(value)) != len(value):
             check_width(reading(database), space, len(value))
     for space, value in values.items():
-        row = (space, held.newest + 1, photo, stored or milliseconds(), name)
-        evicted += _put(database, bounds, held, row, value)
+        evicted += _put(database, bounds, held, (space, held.newest + 1, photo, stored, name), value)
+    held.newest += 1
     return evicted
 
 

@@ -19,7 +19,7 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from refocus.edge.history.schema import tally
+from refocus.edge.history.schema import Tally, tally
 
 _RECORD = struct.Struct("<4sIqqqqI")  # magic, sure, features, labels, settings, newest, digest; then their CRC-32
 _MAGIC = b"RfW1"
@@ -77,11 +77,10 @@ def mark_unsure(lock: int, durably: bool) -> None:
     write(lock, replace(read(lock) or Held(), sure=False), durably)
 
 
-def with_features(held: Held, database: sqlite3.Connection) -> Held:
-    """The record with its features counted again; the time does not grow with their number."""
-    found = tally(database)
-    features = sum(count for count, _ in found.spaces.values())
-    return replace(held, counts=held.counts._replace(features=features), newest=found.newest, sure=True)
+def with_features(held: Held, tally: Tally) -> Held:
+    """The record with the features of a tally."""
+    features = sum(count for count, _ in tally.spaces.values())
+    return Held(Counts(features, held.counts.labels, held.counts.settings), tally.newest, held.digest)
 
 
 def count(database: sqlite3.Connection) -> Held:
@@ -91,7 +90,7 @@ def count(database: sqlite3.Connection) -> Held:
         seals = database.execute(f"select seal from {table} order by {key}").fetchall()  # noqa: S608
         numbers.append(len(seals))
         digest = zlib.crc32(b"".join(seal for (seal,) in seals), digest)
-    return with_features(Held(Counts(0, *numbers), digest=digest), database)
+    return with_features(Held(Counts(0, *numbers), digest=digest), tally(database))
 
 
 def missing(before: Held | None, now: Held) -> Counts:
