@@ -20,7 +20,7 @@ def test_every_figure_is_there_and_on_the_page(photos, tmp_path):
     found = {**measure(plan, photos), "command": "python -m studies overhead"}
     ratios = {row["what"]: row["ratio"]["mean"] for row in found["programs"] + found["recognizer"]["rows"]}
     programs = ("streaming block", "window block", "delivered 50")
-    assert ratios.keys() == {*programs, "recognizer", "recognizer, without journal",
+    assert ratios.keys() == {*programs, "recognizer",
                              *(f"{what}, native:{precision}" for precision in ("fp32", "w16", "w8") for what in programs),
                              "recognizer, native:w16", "recognizer, native:w8",
                              "recognizer, safe from power cuts", "decode"}  # fmt: skip
