@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refocus.cloud_train.report.results_page import write_results_page
 
 from refocus import Recognizer, check, load_bundle
 from refocus.cloud_train.settings import read_settings
@@ -24,6 +23,7 @@ from refocus.cloud_train.train import (
 from refocus.edge.taper.bank import Bank
 from refocus.export.program import load_checkpoint
 from refocus.export.run import ExportSettings, export
+from studies.report.results_page import write_results_page
 
 FILES = Path(__file__).parents[1] / "fixtures" / "0.2.dev" / "files.tar.xz"
 LETTERS = ("latin capital letter a", "latin capital letter b", "greek small letter alpha")
