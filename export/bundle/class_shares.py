@@ -21,7 +21,6 @@ from refocus.edge.recognize import ShareSettings, label_set
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams, distinct, labels_of
-from refocus.export.settings import UNCALIBRATED
 
 T = TypeVar("T")
 FEWEST_LABELLED = 64  # photos that a temperature is calibrated on
@@ -77,9 +76,9 @@ def _leave_out(head: Head, few: str, say: Callable[[str], object]) -> None:
     if head.training.get("delivery", {}).get("gated") and head.personalisation.form != "none":
         raise ExportError(
             f"--personalise shares: class shares are the gate of {head.name}, and nothing calibrates them: {few};"
-            f" --personalise {UNCALIBRATED} exports them at temperature 1"
+            f" --personalise shares-uncalibrated exports them at temperature 1"
         )
-    say(f"shares: left out of {head.name}: {few}; --personalise {UNCALIBRATED} exports them at temperature 1")
+    say(f"shares: left out of {head.name}: {few}; --personalise shares-uncalibrated exports them at temperature 1")
 
 
 def calibrates(training: Mapping[str, Any], labels: Sequence[str], several: bool, streams: Streams) -> bool:
