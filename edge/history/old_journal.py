@@ -22,6 +22,7 @@ from refocus.edge.history.eviction import POLICIES, Bounds
 
 _MOST = 128 << 20  # bytes that are read; writers began no record behind 4 MB
 _MOST_MARKS = 256  # that are looked at; writers kept it to 33 records
+_LATEST = 1 << 43  # milliseconds since 1970
 _MARK = b"RfJ1"
 _FRAME = struct.Struct("<4sII")  # mark, bytes of the content, their CRC-32
 _CONTENT = struct.Struct("<Qqqqq8I")  # serial, stored, capacity, max_bytes, protect; bytes of the eight parts
@@ -177,7 +178,8 @@ def _decoded(content: bytes) -> Record:
         parts.append(content[at : at + size])
         at += size
     record = Record(*fields[:5], *(part.decode() for part in parts[:6]), *parts[6:])
-    bounded = record.capacity > 0 and len(record.value) <= record.max_bytes and record.eviction in POLICIES
-    if at != len(content) or not bounded or not schema.is_finite(record.value):
+    bounded = record.capacity > 0 and len(record.value) <= record.max_bytes and 0 <= record.stored < _LATEST
+    known = record.eviction in POLICIES
+    if at != len(content) or not bounded or not known or not schema.is_finite(record.value):
         raise ValueError("no photo that a history could have stored")
     return record

@@ -154,8 +154,9 @@ class Tally:
 
 
 _TALLY = (
-    "select tally.space, count, bytes, sequence, length(value) from tally left join feature on slot = ("
-    "select slot from feature indexed by newest where space = tally.space order by sequence desc limit 1)"
+    "select space, count, bytes, (select max(sequence) from feature indexed by newest where space = tally.space),"
+    " (select length(value) from feature indexed by newest where space = tally.space order by sequence desc limit 1)"
+    " from tally"
 )
 
 

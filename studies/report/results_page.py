@@ -68,6 +68,7 @@ SCHEMAS = {
     "operators": OPERATORS_SCHEMA,
     "condensing": CONDENSE_SCHEMA,
     "service": SERVICE_SCHEMA,
+    "append_journal": 1,  # of studies.journal.measure, which needs a checkout of the code with the journal
     "device_install": INSTALL_SCHEMA,
     "cuda_sections": CUDA_SCHEMA,
     "ratios": BENCH_SCHEMA,

@@ -23,6 +23,7 @@ import pytest
 
 from refocus.edge.errors import HistoryError, RefocusError
 from refocus.edge.history import rows as placing
+from refocus.edge.history import witness
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.opening import POWER_CUT_LOSS
 from refocus.edge.history.schema import pair_seal
@@ -1050,6 +1051,38 @@ def test_a_power_cut_takes_no_more_photos_than_promised(width, tmp_path):
             since = since + 1 if count == seen else 1
             longest, seen = max(longest, since), count
     assert 0 < longest <= POWER_CUT_LOSS
+
+
+def test_a_power_cut_takes_more_photos_where_two_processes_store_in_turn(tmp_path):
+    path, syncs = tmp_path / "p.sqlite3", []
+    with FeatureHistory(path, capacity=1000) as one, FeatureHistory(path, capacity=1000) as other:
+        for history in (one, other):
+            connection(history).set_trace_callback(lambda said: syncs.append(said) if "checkpoint" in said else None)
+        for number in range(2 * POWER_CUT_LOSS + 2):
+            before = len(syncs)
+            fill((one, other)[number % 2], [number])
+            assert (len(syncs) > before) == ((number + 1) % POWER_CUT_LOSS == 0)
+
+
+def test_a_kill_before_the_log_is_synced_lets_a_power_cut_take_more_photos(tmp_path, monkeypatch):
+    """The record beside the file stays behind until the log is synced; whoever opens the profile then sees that."""
+    path = tmp_path / "p.sqlite3"
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with FeatureHistory(path, capacity=1000) as history:
+        fill(history, range(POWER_CUT_LOSS - 1))
+        monkeypatch.setattr(history._file, "_count", killed)
+        with pytest.raises(KeyboardInterrupt):
+            fill(history, [1000])
+        monkeypatch.undo()
+        with (tmp_path / "p.sqlite3.lock").open("rb") as lock:
+            assert witness.read(lock.fileno()).newest == POWER_CUT_LOSS - 1
+        header = (tmp_path / "p.sqlite3-wal").read_bytes()[12:16]
+        with FeatureHistory(path, capacity=1000) as other:
+            fill(other, [1001])
+        assert (tmp_path / "p.sqlite3-wal").read_bytes()[12:16] != header
 
 
 def test_durability_reaches_the_disk_as_asked(tmp_path):

@@ -60,10 +60,10 @@ def flip(file, bit):
     file.write_bytes(content)
 
 
-def record(serial=1, capacity=1000, max_bytes=1 << 20, eviction="oldest", value=bytes(4 * D), photo="p"):
+def record(serial=1, stored=2, capacity=1000, max_bytes=1 << 20, eviction="oldest", value=bytes(4 * D), photo="p"):
     """Return a record with a whole checksum, as docs/formats/profile.md describes it."""
     parts = [*(text.encode() for text in (eviction, SPACE, photo, "n", "", "")), b"", value]
-    content = struct.pack("<Qqqqq8I", serial, 2, capacity, max_bytes, 4, *map(len, parts)) + b"".join(parts)
+    content = struct.pack("<Qqqqq8I", serial, stored, capacity, max_bytes, 4, *map(len, parts)) + b"".join(parts)
     return b"RfJ1" + struct.pack("<II", len(content), zlib.crc32(content)) + content
 
 
@@ -194,6 +194,7 @@ def test_a_reader_with_smaller_bounds_evicts_what_the_writer_kept(left):
     [
         {"capacity": 0},
         {"max_bytes": 1},
+        {"stored": 1 << 62},
         {"eviction": "all"},
         {"value": bytes(7)},
         {"value": np.array([math.nan] * D, "<f4").tobytes()},
