@@ -56,7 +56,10 @@ Photos = Annotated[str, Place(("", "glyphs", "moving-glyphs"), ("hf:",))]
 
 
 def read_settings(
-    defaults: T | Callable[[Mapping[str, Any]], T], path: Path | None = None, changes: Sequence[str] = ()
+    defaults: T | Callable[[Mapping[str, Any]], T],
+    path: Path | None = None,
+    changes: Sequence[str] = (),
+    flag: str = "--config ",
 ) -> T:
     """Settings that a file and ``--set`` change.
 
@@ -64,13 +67,15 @@ def read_settings(
         defaults: a dataclass or msgspec struct, nested as deep as one likes; or what makes it of all that is given.
         path: TOML with a table for each nested one. Its relative paths are relative to its folder.
         changes: as ``recipe.epochs=12``, applied after the file. A value is TOML; anything else is text.
+        flag: before the path in error messages.
 
     Raises:
         UsageError: the file cannot be read or is not valid TOML; or all unknown keys and all values of another type.
     """
     document, lines, where = {}, "", "--set"
     if path is not None:
-        lines, where = _text(path), f"--config {path}"
+        where = f"{flag}{path}"
+        lines = _text(path, where)
         try:
             document = tomllib.loads(lines)
         except tomllib.TOMLDecodeError as error:
@@ -191,14 +196,20 @@ def explained_toml(settings: Any, path: tuple[str, ...] = ()) -> str:
         comment = [f"# {line}" for line in about.get(name, "").replace("``", "").splitlines()]
         if _is_settings(getattr(settings, name)):
             tables += ["", *comment, explained_toml(getattr(settings, name), (*path, name))]
-        elif isinstance(values[name], dict):
-            inner = tomli_w.dumps(_without_none(values[name])).rstrip()
-            tables += ["", *comment, f"[{_name((*path, name))}]", *([inner] if inner else [])]
+        elif isinstance(values[name], dict) or _is_of_tables(values[name]):
+            nested = {name: _without_none(values[name])}
+            for key in reversed(path):
+                nested = {key: nested}
+            tables += ["", *comment, tomli_w.dumps(nested).rstrip()]
         elif values[name] is None:
             lines += [*comment, f"# {name} ="]
         else:
             lines += [*comment, _on_one_line({name: values[name]})]
     return "\n".join([*lines, *tables])
+
+
+def _is_of_tables(value: Any) -> bool:
+    return isinstance(value, list | tuple) and bool(value) and all(isinstance(item, dict) for item in value)
 
 
 def _on_one_line(document: dict[str, Any]) -> str:
@@ -220,11 +231,11 @@ def explanations(kind: type) -> dict[str, str]:
     return found
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, where: str) -> str:
     try:
         return read_file(path, _MAX_BYTES, "a TOML file of settings", UsageError).decode()
     except UnicodeDecodeError:
-        raise UsageError(f"--config {path}: expected text in UTF-8") from None
+        raise UsageError(f"{where}: expected text in UTF-8") from None
 
 
 def _put(document: dict[str, Any], change: str) -> None:

@@ -3,4 +3,4 @@
 python -m studies --help
 """
 
-__all__ = ["banks", "bench", "commands", "federated", "iciia", "report", "streams"]
+__all__ = ["banks", "bench", "commands", "experiment", "federated", "iciia", "report", "streams"]

@@ -110,6 +110,7 @@ BELOW = {
     "edge": {"errors", "files", "registry"},
     "export": {"errors"},
     "cloud_train": {"documents", "errors", "locks", "progress", "render", "resume", "settings", "tracking"},
+    "studies": {"experiment"},
 }
 MOST_MODULES = 15
 

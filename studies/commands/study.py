@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from refocus.cloud_train.commands.flags import AsDocument, MadeRun, Seeds
+from refocus.cloud_train.commands.flags import AsDocument, MadeRun
 from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
+from refocus.cloud_train.commands.train import Changes, Show
 from refocus.edge.commands import words
 
 if TYPE_CHECKING:
+    from refocus.cloud_train.evaluate.page import StudyPage
     from refocus.cloud_train.runs.iciia import Run
     from studies.federated.programme import Queue
 
@@ -46,12 +48,6 @@ Momentum = Annotated[float, typer.Option(min=0, max=0.9999, help="SGD momentum")
 WindowsPerStep = Annotated[int, typer.Option(min=1, help="batch size, in history windows")]
 Epochs = Annotated[int, typer.Option(min=1, help="maximum number of epochs")]
 Data = Annotated[str, typer.Option(help="folder of photo sets and weights")]
-Sets = Annotated[str, typer.Option(help="comma-separated photo sets; default: all")]
-Encoders = Annotated[str, typer.Option(help="comma-separated encoders (mobilenetv2, deit_tiny); default: both")]
-People = Annotated[int, typer.Option(min=1, help="maximum number of people per cell")]
-PhotosPerClass = Annotated[int, typer.Option(min=0, help="training and test photos per class; 0: all")]
-Writers = Annotated[int, typer.Option(min=10, help="number of glyph writers in the test set")]
-Steps = Annotated[int, typer.Option(min=1, help="maximum number of gradient steps per head")]
 Programme = Annotated[Path | None, typer.Option(help="programme definition, TOML")]
 Documents = Annotated[Path, typer.Option(help="output folder for the documents of finished jobs")]
 To = Annotated[str, typer.Option(help="comma-separated targets")]
@@ -384,78 +380,40 @@ def sensitivity(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = Fals
 
 
 @study_app.command(rich_help_panel=PHOTO_SETS)
-def stream(
-    run: Folder,
-    data: Data = "",
-    sets: Sets = "",
-    encoders: Encoders = "",
-    trained: Annotated[
-        str, typer.Option(help="comma-separated heads to train: iciia_t, streaming, iciia_b; default: none")
+def run(
+    file: Annotated[Path, typer.Argument(help="experiment, a TOML file such as studies/streams/stream.toml")],
+    run: Annotated[Path | None, typer.Argument(help="folder of the results, new or one to go on with")] = None,
+    data: Annotated[str, typer.Option(help="folder of photo sets and weights: the setting settings.source")] = "",
+    seeds: Annotated[str, typer.Option(help="comma-separated random seeds; default: those of the file")] = "",
+    cells: Annotated[
+        str, typer.Option(help="comma-separated names of cells, as 'office-31/*'; * is a wildcard; default: all")
     ] = "",
-    cells: Annotated[str, typer.Option(help="comma-separated cells; default: all")] = "",
-    people: People = 40,
-    targets: Targets = 24,
-    photos_per_class: PhotosPerClass = 0,
-    writers: Writers = 24,
-    steps: Steps = 600,
-    seeds: Seeds = "0,1,2",
+    changes: Changes = None,
+    show: Show = False,
     as_json: AsDocument = False,
 ) -> None:
-    """Class shares beside LAME, T3A, StatA, prototypes and trained heads, on pseudo-people of photo sets."""
-    from studies.streams.protocol import study_stream
+    """Evaluate the cells of an experiment and compare them; cells that were evaluated before are not repeated."""
+    from refocus.cloud_train.errors import UsageError
+    from refocus.cloud_train.settings import explained_toml
+    from refocus.edge.files import write_file
+    from studies.experiment import ExperimentPage, read_experiment, run_experiment
+    from studies.report import pages, results_page
 
-    _study_of_people(study_stream, run, "stream", dict(locals()))
-
-
-@study_app.command("trade-off", rich_help_panel=PHOTO_SETS)
-def trade_off(
-    run: Folder,
-    data: Data = "",
-    sets: Sets = "",
-    encoders: Encoders = "",
-    people: People = 40,
-    targets: Targets = 24,
-    photos_per_class: PhotosPerClass = 0,
-    writers: Writers = 24,
-    seeds: Seeds = "0,1,2",
-    as_json: AsDocument = False,
-) -> None:
-    """Class shares held back in several ways: the gain with own histories beside the loss with those of others."""
-    from studies.streams.trade_off import study_trade_off
-
-    _study_of_people(study_trade_off, run, "trade-off", dict(locals()))
-
-
-@study_app.command("few-people", rich_help_panel=PHOTO_SETS)
-def few_people(
-    run: Folder,
-    data: Data = "",
-    sets: Sets = "",
-    encoders: Encoders = "",
-    people: People = 40,
-    targets: Targets = 24,
-    photos_per_class: PhotosPerClass = 0,
-    writers: Writers = 24,
-    steps: Steps = 600,
-    seeds: Seeds = "0,1,2",
-    as_json: AsDocument = False,
-) -> None:
-    """A head that 10, 30 and 100 people trained, beside class shares, and what is delivered."""
-    from studies.streams.few_people import study_few_people
-
-    _study_of_people(study_few_people, run, "few-people", dict(locals()))
-
-
-def _study_of_people(study: Callable[..., dict[str, Any]], run: Path, name: str, flags: Mapping[str, Any]) -> None:
-    """A study of pseudo-people, whose settings are the flags that its command has."""
-    from studies.streams.points import StreamSettings
-
-    fields = {"sets": "data", "encoders": "encoders", "trained": "heads", "cells": "cells"}
-    given: dict[str, Any] = {field: (*words(flags[flag]),) for flag, field in fields.items() if flags.get(flag)}
-    numbers = ("people", "targets", "photos_per_class", "writers", "steps")
-    given |= {field: flags[field] for field in numbers if field in flags}
-    found = study(StreamSettings(flags["data"], **given), run, seeds_of(flags["seeds"]), typed(run))
-    write_study(run, name, found, flags["as_json"])
+    given = [f"seeds={seeds_of(seeds)}"] if seeds else []
+    given += [f"settings.source={data}"] if data else []
+    experiment = read_experiment(file, [*given, *(changes or ())])
+    if show:
+        typer.echo(explained_toml(experiment))
+        return
+    if run is None:
+        raise UsageError(f"give the folder of the results: {STUDIES} run {file} RUN")
+    name, document = experiment.name, run_experiment(experiment, run, typed(run), words(cells))
+    known = {name: ExperimentPage.of(experiment.page), **pages.STUDIES}
+    write_study(run, name, document, as_json, known)
+    folder = run / "studies"
+    (folder / "pictures").mkdir(exist_ok=True)
+    section = results_page.study_section(name, document, folder / "pictures", known[name])
+    write_file(folder / f"{name}.md", section)
 
 
 @study_app.command(rich_help_panel=PHOTO_SETS)
@@ -474,12 +432,18 @@ def typed(folder: Path, name: str = "RUN") -> str:
     return typed_command({str(folder): name}, STUDIES)
 
 
-def write_study(run: Path, name: str, document: dict[str, Any], as_json: bool) -> None:
-    """Writes a study's results document into its run, and prints it or a table of it."""
+def write_study(
+    run: Path, name: str, document: dict[str, Any], as_json: bool, pages: Mapping[str, StudyPage] | None = None
+) -> None:
+    """Write a study's results document into its run, and print it or a table of it.
+
+    Args:
+        pages: of studies; default: the published ones.
+    """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.evaluate.report import show_study
-    from studies.report.pages import STUDIES as PAGES
+    from studies.report.pages import STUDIES as PUBLISHED
 
     path = run / "studies" / f"{name}.json"
     write_results(document, path)
-    show_study(document, path, as_json, PAGES)
+    show_study(document, path, as_json, pages or PUBLISHED)

@@ -41,8 +41,3 @@ def orders_table(document: Document) -> Table | None:
     """Return the orders that papers found, with what this study found; None for studies without them."""
     orders = document.get("orders")
     return table(STUDIES[document["study"]].orders, orders) if orders else None
-
-
-def study_plot(document: Document) -> bytes | None:
-    """Return the chart of a study as PNG; None for studies with a table only."""
-    return STUDIES[document["study"]].plot(document)

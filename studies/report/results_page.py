@@ -25,6 +25,7 @@ from refocus.cloud_train.evaluate.page import (
     STUDY_SCHEMA,
     VERDICTS,
     Document,
+    StudyPage,
     Table,
     data_line,
     short_points,
@@ -47,7 +48,7 @@ from studies.federated import orders as federated_orders
 from studies.federated.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
 from studies.federated.orders import read_documents
 from studies.federated.programme import Programme, load_programme, of_these_settings
-from studies.report.pages import STUDIES, orders_table, study_plot, study_table
+from studies.report.pages import STUDIES, orders_table, study_table
 
 HEADER = """# Results
 
@@ -115,7 +116,7 @@ def write_results_page(folder: Path, out: Path) -> None:
 def _section(name: str, document: Document, pictures: Path) -> list[str]:
     kind = _kind(document)
     if kind == "study":
-        return [_study(name, document, pictures)]
+        return [study_section(name, document, pictures, STUDIES[document["study"]])]
     if kind:
         return [render(f"templates/{kind}.md.j2", name=name, **_values(document))]
     return list(_evaluation(name, document, pictures))
@@ -192,8 +193,9 @@ def _evaluation(name: str, document: Document, pictures: Path) -> list[str]:
     return sections
 
 
-def _study(name: str, document: Document, pictures: Path) -> str:
-    study, plot = STUDIES[document["study"]], study_plot(document)
+def study_section(name: str, document: Document, pictures: Path, study: StudyPage) -> str:
+    """Return a study's section as Markdown, and write its picture."""
+    plot = study.plot(document)
     if plot is not None:
         write_file(pictures / f"{name}.png", plot)
     return render("templates/study.md.j2", name=name, study=study, has_plot=plot is not None, **_values(document))

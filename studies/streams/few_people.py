@@ -1,87 +1,79 @@
-"""What a head that few people trained is worth, and whether it is delivered only where it helps.
-
-RUN/few-people/DATA-ENCODER-SEED.json    one point: a head for each number of training people
-RUN/studies/few-people.json              the results document
-"""
+"""What a head that few people trained is worth, and whether it is delivered only where it helps."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from refocus.cloud_train.evaluate import page
 from refocus.cloud_train.progress import say
-from studies.streams.answers import OVER, Answers, photos_of
-from studies.streams.heads import HEADS, TRAINED_PHOTOS, choose, train_head, with_people
-from studies.streams.judging import evaluate_head, kept_flags
+from refocus.cloud_train.settings import Count
+from studies.experiment import Cache, Cell, Experiment, Group, Needs, Row, Study
+from studies.streams.heads import TRAINED_PHOTOS, chosen_head, head_needs, with_people
+from studies.streams.judging import evaluate_head, row
 from studies.streams.pages import about_pseudo_people
-from studies.streams.points import Point, StreamSettings, of_all_points, prepare
+from studies.streams.points import PointGrid, StreamSettings, prepare
 from studies.streams.pseudo_people import BASE
 
-SIZES = (10, 30, 100)
 HEAD = "iciia_t"
 
 
-def run_few(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
-    """One point: of each number of training people, answers of test people with a history of their own."""
-    point = prepare(settings, run, data, encoder, seed)
+@dataclass(frozen=True)
+class FewPeopleGrid(PointGrid):
+    """Name what the study evaluates.
+
+    Attributes:
+        training_people: that train a head.
+    """
+
+    training_people: tuple[Count, ...] = (10, 30, 100)
+
+
+def needs(settings: StreamSettings, cell: Cell) -> Needs:
+    """Return what the answers of heads of few people depend on."""
+    return head_needs(settings, cell) | Needs({"people": settings.people}, {}, ("studies.streams.few_people",))
+
+
+def evaluate_cell(settings: StreamSettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
+    """Return the answers to test people with a history of their own; none where too few people can train."""
+    point = prepare(settings, cache, str(cell["data"]), str(cell["encoder"]), seed)
+    size = int(cell["training_people"])
     there = len(np.unique(with_people(point, "train", TRAINED_PHOTOS, seed).table.client))
-    sizes = [size for size in SIZES if size <= there]
-    if len(sizes) < len(SIZES):
-        say(f"{data}: training photos suffice for {there} people only")
-    return {str(size): _trained_by(point, settings, seed, size) for size in sizes}
-
-
-def _trained_by(point: Point, settings: StreamSettings, seed: int, size: int) -> dict[str, Any]:
-    trained = train_head(point, HEADS[HEAD], settings, seed, size)
-    chosen = choose(point, trained, settings, seed)
+    if size > there:
+        say(f"{cell['data']}: training photos suffice for {there} people only")
+        return []
+    model, chosen = chosen_head(point, HEAD, settings, cache, cell, seed, size)
     people = point.people("test", BASE, settings.people, settings.targets, 100 * seed)
     split, g = point.splits["test"], f"{chosen['exponent']:g}"
-    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
+    found = evaluate_head(model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
     ways = {"plain": "plain", "shares": "shares", "head": "head", "both": f"both {g}", "delivered": chosen["delivered"]}
-    answers = {name: {"flags": kept_flags(found[way])} for name, way in ways.items()}
-    photos = photos_of(point, people, seed)
-    chose = chosen["delivered"].split()[0]
-    return {"chosen": chose, "photos": photos, "answers": answers, "best_epoch": trained.best_epoch}
+    facts = {"chosen": chosen["delivered"].split()[0], "best_epoch": chosen["best_epoch"]}
+    answers = point.answers(people, seed)
+    return [row({"method": name}, answers, found[way], facts) for name, way in ways.items()]
 
 
-def study_few_people(settings: StreamSettings, run: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """The results document; points that are there are not computed again.
-
-    Raises:
-        UsageError: an unknown name.
-        DataError: a photo set or weights are not there.
-    """
-    points = of_all_points(settings, run, "few-people", run_few, seeds)
-    rows = [
-        _row(data, encoder, size, [one[str(size)] for one in of if str(size) in one])
-        for (data, encoder), of in points.items()
-        for size in SIZES
-        if any(str(size) in one for one in of)
-    ]
-    said = {"people": settings.people, "targets": settings.targets, "photos_per_class": settings.photos_per_class}
-    more = {"rows": rows, "steps": settings.steps, "settings": asdict(settings.shares)}
-    return page.study_document("few-people", command, seeds, intervals=OVER, **said, **more)
+def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[str, Any]:
+    """Return the document's fields: a row for each number of training people."""
+    by_size: dict[tuple[Any, ...], dict[str, Group]] = {}
+    for group in groups:
+        data, encoder, size, method = group.labels.values()
+        by_size.setdefault((data, encoder, size), {})[str(method)] = group
+    rows = [_row(of) for of in by_size.values()]
+    return {"rows": rows, "steps": experiment.settings.steps, **experiment.settings.stated()}
 
 
-def _row(data: str, encoder: str, size: int, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    answers = Answers.of([one["photos"] for one in found])
-    right = {name: answers.right([one["answers"][name] for one in found]) for name in found[0]["answers"]}
-    gains = {name: answers.interval(of - right["plain"]) for name, of in right.items() if name != "plain"}
+def _row(of: dict[str, Group]) -> dict[str, Any]:
+    plain = of["plain"]
     return {
-        "data": data,
-        "encoder": encoder,
-        "training_people": size,
-        "people": answers.people,
-        "original": float(answers.by_person(right["plain"]).mean()),
-        "gains": gains,
-        "delivered_over_shares": answers.interval(right["delivered"] - right["shares"]),
-        "head_over_shares": answers.interval(right["both"] - right["shares"]),
-        "chosen": [one["chosen"] for one in found],
+        **{name: value for name, value in plain.labels.items() if name != "method"},
+        "people": plain.record["people"],
+        "original": plain.record["accuracy"],
+        "gains": {name: group.over(plain) for name, group in of.items() if name != "plain"},
+        "delivered_over_shares": of["delivered"].over(of["shares"]),
+        "head_over_shares": of["both"].over(of["shares"]),
+        "chosen": [one.facts["chosen"] for one in plain.rows],
     }
 
 
@@ -118,3 +110,4 @@ def _about(document: page.Document) -> str:
 
 
 PAGES = {"few-people": page.StudyPage("Heads that few people trained", COLUMNS, _about)}
+STUDY = Study(StreamSettings(), FewPeopleGrid(), needs, evaluate_cell, document)

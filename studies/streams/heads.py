@@ -5,28 +5,31 @@ the validation photos, and judged by the people and photos that the other method
 shares beside it, and what is delivered of it, are chosen by validation people: what is right most often where a part
 of the photos comes after somebody else's history.
 
-    RUN/heads/HEAD/DATA-ENCODER-SEED.json    one head of one point
+    RUN/cache/KEY.npz     one head of one point
+    RUN/cache/KEY.json    what validation people choose of it
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.partitions import by_parent, random_classes
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import CLOSE, EXPONENTS, expected_of
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe, Trained, train_iciia
-from refocus.cloud_train.progress import say, track
-from studies.streams.judging import evaluate_head, summed_up
-from studies.streams.points import FEWEST, LENGTHS, Point, StreamSettings, cells_with_people, prepare
-from studies.streams.pseudo_people import BASE, Cell
+from refocus.cloud_train.progress import say
+from studies.experiment import Cache, Cell, Needs
+from studies.streams import pseudo_people
+from studies.streams.judging import evaluate_head
+from studies.streams.points import FEWEST, LENGTHS, Point, StreamSettings, point_needs
+from studies.streams.pseudo_people import BASE
 
 TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
 WINDOWS = 16  # a step
@@ -39,14 +42,12 @@ class HeadPlan:
     """A head of the study.
 
     Attributes:
-        title: on the page.
         partitions: P, wished for; the largest divisor of the width up to it, which is a power of two, is taken.
         attention: of the block.
         learning_rate: of SGD with momentum 0.9.
         delivered: whether the study also says what would be delivered of this head.
     """
 
-    title: str
     partitions: int
     attention: str = "full"
     learning_rate: float = 0.1
@@ -58,10 +59,53 @@ class HeadPlan:
 
 
 HEADS: Mapping[str, HeadPlan] = {
-    "iciia_t": HeadPlan("ICIIA-T", 256, delivered=True),
-    "streaming": HeadPlan("streaming", 256, "causal"),
-    "iciia_b": HeadPlan("ICIIA-B", 1, learning_rate=0.03),
+    "iciia_t": HeadPlan(256, delivered=True),
+    "streaming": HeadPlan(256, "causal"),
+    "iciia_b": HeadPlan(1, learning_rate=0.03),
 }
+CODE = (
+    "refocus.cloud_train.methods.iciia.block",
+    "refocus.cloud_train.methods.iciia.train",
+    "refocus.edge.recognize.class_shares",
+    "studies.streams.heads",
+    "studies.streams.rivals.shares",
+)
+
+
+def head_needs(settings: StreamSettings, cell: Mapping[str, Any]) -> Needs:
+    """Return what a head of a point depends on."""
+    own = {"steps": settings.steps, "targets": settings.targets, "shares": asdict(settings.shares)}
+    return point_needs(settings, cell) | Needs(own, {}, CODE)
+
+
+def chosen_head(
+    point: Point, head: str, settings: StreamSettings, cache: Cache, cell: Cell, seed: int, people: int = 0
+) -> tuple[IciiaClassifier, dict[str, Any]]:
+    """Return a trained head, and how it was trained with what validation people choose of it.
+
+    Args:
+        people: so many train; 0: all to whom the training photos can be dealt.
+    """
+    needs = head_needs(settings, cell)
+    what = {"head": head, "data": cell["data"], "encoder": cell["encoder"], "seed": seed, "people": people}
+
+    def fitted() -> dict[str, Any]:
+        trained = train_head(point, HEADS[head], settings, seed, people)
+        facts = {"epochs": len(trained.validation) - 1, "best_epoch": trained.best_epoch, "seconds": trained.seconds}
+        return {**{name: value.numpy() for name, value in trained.model.state_dict().items()}, **facts}
+
+    kept = cache.once(what | {"result": "head"}, needs, fitted, ".npz", dict)
+    facts = {name: kept.pop(name).item() for name in ("epochs", "best_epoch", "seconds")}
+    model = IciiaClassifier(HEADS[head].block(point.cache.width, layers_of(point)), len(point.knowledge.base))
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in kept.items()})
+    model.eval()
+    chosen = cache.once(what | {"result": "chosen"}, needs, lambda: choose(point, model, settings, seed))
+    return model, {**facts, "seconds": round(facts["seconds"], 1), **chosen}
+
+
+def layers_of(point: Point) -> int:
+    """Return the layers of a head."""
+    return 1 if point.owned else 3
 
 
 def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int, people: int = 0) -> Trained:
@@ -80,7 +124,7 @@ def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int
     if people:
         names = np.random.default_rng(seed).permutation(np.unique(train.table.client))[:people]
         train = train.rows(np.isin(train.table.client, names))
-    config = plan.block(train.width, 1 if point.owned else 3)
+    config = plan.block(train.width, layers_of(point))
     length = min(64, TRAINED_PHOTOS) if plan.attention == "causal" else config.window
     epochs = max(1, round(settings.steps * WINDOWS * length / max(1, len(train.table))))
     for share in RATES:
@@ -108,35 +152,14 @@ def with_people(point: Point, split: str, photos: int, seed: int) -> FeatureCach
     return replace(part, table=replace(part.table, client=client)).rows(client != "")
 
 
-def run_head(head: str, settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
-    """A head of one point: what validation people chose, and its answers in all cells."""
-    point = prepare(settings, run, data, encoder, seed)
-    trained = train_head(point, HEADS[head], settings, seed)
-    chosen = choose(point, trained, settings, seed)
-    cells = {}
-    split = point.splits["test"]
-    every = [*cells_with_people(point, settings, seed)]
-    for cell, people in track(every, f"{head} {data} {encoder} seed {seed}", len(every)):
-        found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, (chosen["exponent"],))
-        ways = ways_of(head, chosen) if HEADS[head].delivered else dict(list(ways_of(head, chosen).items())[:3])
-        cells[cell.name] = {name: summed_up(found[way], found["plain"]) for name, way in ways.items()}
-    return {
-        "chosen": chosen,
-        "epochs": len(trained.validation) - 1,
-        "best_epoch": trained.best_epoch,
-        "seconds": round(trained.seconds, 1),
-        "cells": cells,
-    }
-
-
 def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
     """Name of a method in the results -> the way of answering that it is."""
     g = f"{chosen['exponent']:g}"
     names = {head: "head", f"{head}+shares": f"both {g}", f"{head}+shares, gated": f"gated {g}"}
-    return {**names, "delivered": chosen["delivered"]}
+    return names | ({"delivered": chosen["delivered"]} if HEADS[head].delivered else {})
 
 
-def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) -> dict[str, Any]:
+def choose(point: Point, model: IciiaClassifier, settings: StreamSettings, seed: int) -> dict[str, Any]:
     """The exponent of the shares, and what is delivered, by what validation people can expect (:func:`expected_of`) of
     histories of ``LENGTHS``. Where photos suffice for one length only, by it.
 
@@ -146,7 +169,7 @@ def choose(point: Point, trained: Trained, settings: StreamSettings, seed: int) 
     own: list[dict[str, float]] = []
     foreign, people = [], 0
     for length in LENGTHS:
-        (count, mine), (others, theirs) = (_judged(point, trained, settings, c, seed) for c in _contents(length))
+        (count, mine), (others, theirs) = (_judged(point, model, settings, c, seed) for c in _contents(length))
         if min(count, others) >= FEWEST or (count and not own):
             people = max(people, count)
             own.append(mine)
@@ -176,17 +199,18 @@ def _rounded(values: Mapping[str, float]) -> dict[str, float]:
     return {name: round(value, 4) for name, value in values.items()}
 
 
-def _contents(length: int) -> tuple[Cell, Cell]:
-    return Cell("history", history=length), Cell("content", history=length, content="foreign")
+def _contents(length: int) -> tuple[pseudo_people.Cell, pseudo_people.Cell]:
+    foreign = pseudo_people.Cell("content", history=length, content="foreign")
+    return pseudo_people.Cell("history", history=length), foreign
 
 
 def _judged(
-    point: Point, trained: Trained, settings: StreamSettings, cell: Cell, seed: int
+    point: Point, model: IciiaClassifier, settings: StreamSettings, cell: pseudo_people.Cell, seed: int
 ) -> tuple[int, dict[str, float]]:
     """Number of validation people in a cell, and the mean accuracy of each way; empty without people."""
     people = point.people("validation", cell, CHOOSERS, min(settings.targets, CHOSEN_BY), seed + 2000)
     if not people:
         return 0, {}
     split = point.splits["validation"]
-    found = evaluate_head(trained.model, people, split, point.knowledge, settings.shares, EXPONENTS)
+    found = evaluate_head(model, people, split, point.knowledge, settings.shares, EXPONENTS)
     return len(people), {name: float(np.mean(judged.right)) for name, judged in found.items()}

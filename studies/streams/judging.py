@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier
 from refocus.edge.recognize import ShareSettings, beside_head
+from studies.experiment import Group, Row, Value
 from studies.streams.pseudo_people import Case, PseudoPerson
 from studies.streams.rivals.method import Knowledge, Original, StreamMethod, softmax
 from studies.streams.rivals.shares import SharesMethod
@@ -135,24 +137,31 @@ def calibration_error(flags: np.ndarray, confidence: np.ndarray, bins: int = 15)
     return float(sum(gaps))
 
 
+def share_harmed(group: Group, correct: np.ndarray, plain: np.ndarray) -> float:
+    """Return the share of the people whom a method harms, of all answers of a group, (n,)."""
+    people = [group.person == number for number in range(group.record["people"])]
+    return float(np.mean([harmed(correct[own], plain[own]) for own in people]))
+
+
 def harmed(flags: np.ndarray, plain: np.ndarray) -> bool:
     """Whether a person's paired loss, with its own 95 % normal interval over their photos, lies below zero."""
     difference = flags.astype(float) - plain.astype(float)
     return bool(difference.mean() + 1.96 * difference.std(ddof=1) / np.sqrt(len(difference)) < 0)
 
 
-def kept_flags(judged: Evaluated) -> list[list[int]]:
-    """Whether each answer is right, 1 or 0, by person: as points keep it."""
-    return [[int(flag) for flag in flags] for flags in judged.flags]
+def row(
+    labels: dict[str, Value], answers: tuple[np.ndarray, np.ndarray], found: Evaluated, facts: dict[str, Any]
+) -> Row:
+    """Return a method's answers as a row of an experiment.
 
-
-def summed_up(judged: Evaluated, plain: Evaluated) -> dict[str, object]:
-    """What is kept of a method's answers beside those of the plain classifier to the same photos."""
-    pairs = zip(judged.flags, plain.flags, strict=True)
-    return {
-        "flags": kept_flags(judged),
-        "steps": np.mean(judged.right, axis=0).tolist(),
-        "ece": calibration_error(np.concatenate(judged.flags), np.concatenate(judged.confidence)),
-        "harmed": [harmed(np.array(one), np.array(other)) for one, other in pairs],
-        "state_bytes": judged.state_bytes,
+    Args:
+        answers: person and photo of each, (n,).
+        facts: beside the accuracy at each step, the calibration error and the bytes of state.
+    """
+    correct = np.concatenate(found.flags)
+    of_all = {
+        "steps": np.mean(found.right, axis=0).tolist(),
+        "ece": calibration_error(correct, np.concatenate(found.confidence)),
+        "state_bytes": found.state_bytes,
     }
+    return Row(labels, *answers, {"accuracy": correct.astype(int)}, of_all | facts)

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from refocus.cloud_train.evaluate import page
-from studies.streams.ceilings import COUNTED, RECALIBRATED
+from studies.experiment import ExperimentPage, shown_of
 from studies.streams.heads import HEADS
+from studies.streams.methods import COUNTED, RECALIBRATED
 
-WITHOUT_TRAINING = {
-    "shares": "class shares",
-    "lame": "LAME",
-    "t3a": "T3A",
-    "stata": "StatA",
-    "prototypes": "prototypes (after UL-TTA)",
-}
-METHODS = {
-    **WITHOUT_TRAINING,
-    **{
-        f"{name}{suffix}": f"{plan.title}{suffix}"
-        for name, plan in HEADS.items()
-        for suffix in ("", "+shares", "+shares, gated")
-    },
-    "delivered": "delivered",
-}
+SHOWN = shown_of(Path(__file__).with_name("stream.toml"))
+METHODS = {str(column.of["method"]): title for title, column in SHOWN.columns.items() if column.field == "gain"}
 CEILINGS = {
     COUNTED: "shares counted from the labels of the history",
     RECALIBRATED: "shares by a classifier whose temperature fits the test photos",
@@ -49,27 +37,8 @@ WITHIN = (
 Row = Mapping[str, Any]
 
 
-class StreamPage(page.StudyPage):
+class StreamPage(ExperimentPage):
     """A row for each set, encoder and cell, a column for each method; the least gain of shares first."""
-
-    def table(self, document: page.Document) -> page.Table:
-        present = [name for name in METHODS if any(row["method"] == name for row in document["rows"])]
-        header = ["data", "encoder", "cell", "people", "original", "classes known", *(METHODS[n] for n in present)]
-        by_key: dict[tuple[str, ...], dict[str, Any]] = {}
-        for row in document["rows"]:
-            by_key.setdefault((row["data"], row["encoder"], row["cell"]), {})[row["method"]] = row
-        ordered = sorted(by_key.items(), key=lambda item: item[1]["shares"]["gain"]["mean"])
-        rows = [
-            [
-                *key,
-                str(of["original"]["people"]),
-                f"{of['original']['accuracy']:.1%}",
-                f"{100 * of['original']['known_gain']:+.1f}",
-                *(page.short_points(of[name]["gain"]) if name in of else "" for name in present),
-            ]
-            for key, of in ordered
-        ]
-        return header, rows
 
     def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
         tables = [
@@ -264,6 +233,4 @@ def about_pseudo_people(document: page.Document) -> str:
     )
 
 
-PAGES = {
-    "stream": StreamPage("Stream protocol: class shares beside trained heads and methods without training", {}, _about)
-}
+PAGES = {"stream": StreamPage.of(SHOWN, about=_about)}

@@ -3,18 +3,16 @@
 The seed draws the validation photos (a quarter of the training photos) and the people again; test photos stay as the
 set has them. Of glyphs it draws other writers, whose photos nobody else has.
 
-    RUN/streams.json                     what all points of a run have in common
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
     RUN/glyph-encoder.safetensors        the encoder of glyphs, trained on writers who are in no point
-    RUN/plain/DATA-ENCODER-SEED.npz      one point's plain classifier: weight, bias, and its L2 penalty
+    RUN/cache/KEY.npz                    one point's plain classifier: weight, bias, and its L2 penalty
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +27,21 @@ from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.iciia.delivery import calibrate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.programs import backbone_of
-from refocus.cloud_train.progress import say
-from refocus.cloud_train.runs.folder import once, same_inputs, save_settings, settings_of
 from refocus.cloud_train.runs.iciia import published_backbone
-from refocus.edge.files import file_sha256
+from refocus.cloud_train.settings import Count, FilePath
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
+from studies.experiment import Cache, Needs
 from studies.streams.judging import Split
-from studies.streams.pseudo_people import BASE, CELLS, OF_LONG_STREAMS, Cell, PseudoPerson, deal, deal_owners
+from studies.streams.pseudo_people import CELLS, OF_LONG_STREAMS, Cell, PseudoPerson, deal, deal_owners
 from studies.streams.rivals.method import Knowledge, unit
 
 LENGTHS = (15, 63)  # photos of the histories by which people choose what is delivered, and that ceilings are of
 FEWEST = 10  # people without whom a cell is left out
-SETTINGS = "streams.json"
-FORM = 2  # of what is kept of a point: each answer, not each person's share of right ones
 GLYPHS, GLYPH_ENCODER = "glyphs", "small"
 # Name -> file, and the column of class sets that belong together; "": people have random classes.
 DATA = {
@@ -55,38 +51,78 @@ DATA = {
     "tiny-imagenet-by-parent": ("tiny-imagenet-subset.zip", "parent"),
     GLYPHS: ("", ""),
 }
+CODE = (  # that every result of a point depends on
+    "refocus.cloud_train.backbones.feature_cache",
+    "refocus.cloud_train.backbones.pretrain",
+    "refocus.cloud_train.data.glyphs",
+    "refocus.cloud_train.methods.iciia.delivery",
+    "refocus.cloud_train.methods.iciia.plain_classifier",
+    "studies.streams.judging",
+    "studies.streams.points",
+    "studies.streams.pseudo_people",
+    "studies.streams.rivals.method",
+)
 _ENCODER_WRITERS, _ENCODER_SEED = 240, 9000  # of the glyph encoder
 _TAUGHT, _CHECKED, _PHOTOS = 80, 30, 48  # writers who train and validate, and photos of each
 
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """What the study runs.
+    """How many people and photos the studies of streams take.
 
     Attributes:
         source: folder of the photo sets, with ``weights/``.
-        data, encoders: names of ``DATA`` and ``ENCODERS``; glyphs have an encoder of their own.
-        people: of each cell; of glyphs at most ``writers``.
+        people: of each cell, at most; of glyphs at most ``writers``.
         targets: photos of each person that are answered.
         photos_per_class: so many training and so many test photos of each class; 0: all.
         writers: test writers of glyphs.
-        heads: names of trained heads, see :mod:`studies.streams.heads`.
-        steps: gradient steps of each head, at most.
-        cells: names of cells; empty: all.
+        longest: photos of the longest history of glyphs.
+        steps: gradient steps of each trained head, at most.
         shares: how shares are estimated, apart from what each point calibrates.
     """
 
-    source: str
-    data: tuple[str, ...] = tuple(DATA)
-    encoders: tuple[str, ...] = tuple(ENCODERS)
-    people: int = 40
-    targets: int = 24
+    source: FilePath = ""
+    people: Count = 40
+    targets: Count = 24
     photos_per_class: int = 0
-    writers: int = 24
-    heads: tuple[str, ...] = ()
-    steps: int = 600
-    cells: tuple[str, ...] = ()
+    writers: Count = 24
+    longest: Count = 1023
+    steps: Count = 600
     shares: ShareSettings = field(default_factory=ShareSettings)
+
+    def stated(self) -> dict[str, Any]:
+        """Return what results documents state of the settings."""
+        return {name: getattr(self, name) for name in ("people", "targets", "photos_per_class")} | {
+            "settings": asdict(self.shares)
+        }
+
+
+def check_axis(axis: str, values: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse unknown values of an axis of the grid.
+
+    Raises:
+        UsageError: there are some.
+    """
+    unknown = sorted({*values} - {*known})
+    if unknown:
+        raise UsageError(f"{axis}: {', '.join(unknown)} is none of {', '.join(known)}")
+
+
+@dataclass(frozen=True)
+class PointGrid:
+    """Name the points of a study.
+
+    Attributes:
+        data: photo sets.
+        encoder: "small" is of glyphs, the others of photos.
+    """
+
+    data: tuple[str, ...] = tuple(DATA)
+    encoder: tuple[str, ...] = (*ENCODERS, GLYPH_ENCODER)
+
+    def __post_init__(self) -> None:
+        check_axis("data", self.data, DATA)
+        check_axis("encoder", self.encoder, (*ENCODERS, GLYPH_ENCODER))
 
 
 @dataclass(frozen=True)
@@ -114,40 +150,45 @@ class Point:
             return deal_owners(part.label, part.client, part.domain, cell, people, targets, seed)
         return deal(part.label, self.groups, cell, people, targets, seed)
 
-    def cells(self) -> tuple[Cell, ...]:
-        """The cells that there are of such people."""
-        if self.owned or self.groups is not None:  # who decide how many classes a person has
-            found = tuple(
-                cell for cell in CELLS if cell.factor != "classes" or (cell.classes is None and not self.owned)
-            )
-            return (*found, *OF_LONG_STREAMS) if self.owned else found
+    def answers(self, people: Sequence[PseudoPerson], seed: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the person and the photo of each answer, (n,) each; seeds that draw other owners share no photos."""
+        photos = [np.concatenate([case.steps[-1][1] for case in person.cases]) for person in people]
+        first = seed * len(self.cache.table) if self.owned else 0
+        return np.repeat(np.arange(len(people)), [*map(len, photos)]), first + np.concatenate(photos)
+
+
+def cells_of(data: str) -> tuple[Cell, ...]:
+    """Return the cells that there are of a set's people: where these have their own classes, none varies the number."""
+    own, grouped = data == GLYPHS, bool(DATA[data][1])
+    if not (own or grouped):
         return CELLS
+    found = tuple(cell for cell in CELLS if cell.factor != "classes" or (cell.classes is None and not own))
+    return (*found, *OF_LONG_STREAMS) if own else found
 
 
-def cells_with_people(point: Point, settings: StreamSettings, seed: int) -> Iterator[tuple[Cell, list[PseudoPerson]]]:
-    """Each cell with its test people: the same for every method. Cells for which photos do not suffice are left out."""
-    for number, cell in enumerate(point.cells()):
-        if settings.cells and cell.name not in settings.cells:
-            continue
-        targets = settings.targets if cell.order == "iid" else settings.targets // 3
-        people = point.people("test", cell, settings.people, targets, 100 * seed + number)
-        if len(people) >= FEWEST:
-            yield cell, people
-        else:
-            say(f"{cell.name} is left out: photos suffice for {len(people)} people only")
+def point_needs(settings: StreamSettings, cell: Mapping[str, Any]) -> Needs:
+    """Return what the photos, features and people of a point depend on."""
+    if cell["data"] == GLYPHS:
+        return Needs({name: getattr(settings, name) for name in ("targets", "writers", "longest")}, {}, CODE)
+    source = Path(settings.source)
+    weights = source / "weights" / f"{ENCODERS[cell['encoder']].weights}.safetensors"
+    files = {"photos": source / DATA[cell["data"]][0], "weights": weights}
+    return Needs({"photos_per_class": settings.photos_per_class}, files, CODE)
 
 
-def prepare(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> Point:
-    """Features, the plain classifier and its calibration of one point."""
+@functools.lru_cache(maxsize=2)
+def prepare(settings: StreamSettings, cache: Cache, data: str, encoder: str, seed: int) -> Point:
+    """Return the features, the plain classifier and its calibration of one point."""
     if data == GLYPHS:
-        return _glyphs(settings, run, seed)
+        return _glyphs(settings, cache, seed)
     file, parent = DATA[data]
     table = load_photos(Path(settings.source) / file, domain_column="", parent_column=parent)
     table = first_of_each_class(table, settings.photos_per_class) if settings.photos_per_class else table
-    cache = extract(published_backbone(ENCODERS[encoder], settings.source), table, run / "features")
-    cache = replace(cache, table=replace(table, split=draw_split(table, seed)))
-    plain = _plain(cache, run / "plain" / f"{Path(file).stem}-{encoder}-{seed}.npz", seed)
-    return _point(cache, plain, _groups(cache.table) if parent else None, owned=False)
+    bank = extract(published_backbone(ENCODERS[encoder], settings.source), table, cache.run / "features")
+    bank = replace(bank, table=replace(table, split=draw_split(table, seed)))
+    needs = point_needs(settings, {"data": data, "encoder": encoder})
+    plain = _plain(bank, cache, {"result": "plain", "seed": seed}, needs, seed)
+    return _point(bank, plain, _groups(bank.table) if parent else None, owned=False)
 
 
 def first_of_each_class(table: PhotoTable, most: int) -> PhotoTable:
@@ -169,13 +210,13 @@ def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
     return split
 
 
-def _glyphs(settings: StreamSettings, run: Path, seed: int) -> Point:
+def _glyphs(settings: StreamSettings, cache: Cache, seed: int) -> Point:
     """Writers of glyphs; those who are judged have photos for the longest history."""
-    long = max(cell.history for cell in (*OF_LONG_STREAMS, BASE) if not settings.cells or cell.name in settings.cells)
     few = glyphs(_ENCODER_SEED + 1 + seed, {"train": _TAUGHT, "validation": _CHECKED}, _PHOTOS)
-    many = glyphs(_ENCODER_SEED + 101 + seed, {"test": settings.writers}, long + 2 * settings.targets + 64)
-    backbone = _glyph_encoder(run)
-    parts = [extract(backbone, table, run / "features") for table in (few, many)]
+    most = settings.longest + 2 * settings.targets + 64
+    many = glyphs(_ENCODER_SEED + 101 + seed, {"test": settings.writers}, most)
+    backbone = _glyph_encoder(cache.run)
+    parts = [extract(backbone, table, cache.run / "features") for table in (few, many)]
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(part.table, name) for part in parts])
         for name in ("photo", "label", "client", "domain", "parent", "split")
@@ -183,31 +224,35 @@ def _glyphs(settings: StreamSettings, run: Path, seed: int) -> Point:
     columns["client"] = np.char.add(columns["client"], np.repeat(["", " judged"], [len(few), len(many)]))
     table = replace(few, **columns)
     features = np.concatenate([np.asarray(part.features) for part in parts])
-    cache = FeatureCache(table, features, f"{parts[0].key}+{parts[1].key}", np.arange(len(table)))
-    plain = _plain(cache, run / "plain" / f"{GLYPHS}-{seed}.npz", seed)
-    return _point(cache, plain, None, owned=True)
+    bank = FeatureCache(table, features, f"{parts[0].key}+{parts[1].key}", np.arange(len(table)))
+    plain = _plain(bank, cache, {"result": "plain", "data": GLYPHS, "seed": seed}, Needs(code=CODE), seed)
+    return _point(bank, plain, None, owned=True)
 
 
 def _glyph_encoder(run: Path) -> Backbone:
     path = run / "glyph-encoder.safetensors"
-    if not path.with_suffix(".json").exists():
-        table = glyphs(_ENCODER_SEED, {"train": _ENCODER_WRITERS}, _PHOTOS)
-        made = train_encoder(table, EncoderRecipe(), GLYPH_BACKBONE)
-        card = Card(builder="timm_encoder", config=made.card_config(classes=len(table.classes)), labels=table.classes)
-        save_checkpoint(path, made.network.state_dict(), card)
+    with one_at_a_time(run / ".glyph-encoder.lock"):
+        if not path.with_suffix(".json").exists():
+            table = glyphs(_ENCODER_SEED, {"train": _ENCODER_WRITERS}, _PHOTOS)
+            made = train_encoder(table, EncoderRecipe(), GLYPH_BACKBONE)
+            card = Card(
+                builder="timm_encoder", config=made.card_config(classes=len(table.classes)), labels=table.classes
+            )
+            save_checkpoint(path, made.network.state_dict(), card)
     return backbone_of(load_checkpoint(path))
 
 
-def _plain(cache: FeatureCache, path: Path, seed: int) -> tuple[np.ndarray, np.ndarray, float]:
+def _plain(
+    bank: FeatureCache, cache: Cache, what: Mapping[str, Any], needs: Needs, seed: int
+) -> tuple[np.ndarray, np.ndarray, float]:
     """Weight (C, D), bias (C,) and L2 penalty of the plain classifier; made once."""
 
     def fitted() -> dict[str, Any]:
         torch.manual_seed(seed)
-        plain = fit_plain_classifier(cache.of_split("train"), cache.of_split("validation"))
+        plain = fit_plain_classifier(bank.of_split("train"), bank.of_split("validation"))
         return {"weight": plain.layer.weight.detach(), "bias": plain.layer.bias.detach(), "l2": plain.l2}
 
-    kept = once(path, fitted)
-    return kept["weight"], kept["bias"], float(kept["l2"])
+    return cache.once(what, needs, fitted, ".npz", lambda kept: (kept["weight"], kept["bias"], float(kept["l2"])))
 
 
 def _point(
@@ -254,57 +299,3 @@ def _groups(table: PhotoTable) -> tuple[np.ndarray, ...]:
     """Class sets of the parent categories that have at least two classes."""
     sets = (np.unique(table.label[table.parent == name]) for name in np.unique(table.parent))
     return tuple(classes for classes in sets if len(classes) > 1)
-
-
-def of_all_points(
-    settings: StreamSettings, run: Path, folder: str, make: Callable[..., dict[str, Any]], seeds: Sequence[int]
-) -> dict[tuple[str, str], list[dict[str, Any]]]:
-    """What ``make`` gives of each set and encoder, by seed; computed once each, in ``RUN/FOLDER``.
-
-    Raises:
-        UsageError: an unknown name, or a run with other settings.
-        DataError: a photo set or weights are not there.
-    """
-    for names, known in ((settings.data, DATA), (settings.encoders, ENCODERS)):
-        unknown = set(names) - set(known)
-        if unknown:
-            raise UsageError(f"study: {', '.join(sorted(unknown))} is none of {', '.join(known)}")
-    if not settings.source and set(settings.data) != {GLYPHS}:
-        raise UsageError("name the folder of photo sets and weights with --data")
-    (run / folder).mkdir(parents=True, exist_ok=True)
-    fixed = replace(settings, source="", data=(), encoders=(), heads=())  # whatever else differs makes other points
-    if not (run / SETTINGS).exists():
-        save_settings(run / SETTINGS, fixed)
-    settings_of(run / SETTINGS, fixed, StreamSettings, "a run of streams")
-    same_inputs(run, _inputs(settings), made=[run / folder])
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for seed in seeds:  # what is stopped half-way has a whole seed rather than a whole data set
-        for data, encoder in pairs(settings):
-            path, what = run / folder / f"{data}-{encoder}-{seed}.json", f"{data}, {encoder}, seed {seed}"
-            compute = partial(_with_form, make, settings, run, data, encoder, seed)
-            made = once(path, compute, what)
-            if made.get("form") != FORM:
-                say(f"{path} is of an earlier version and is computed again")
-                path.unlink()
-                made = once(path, compute, what)
-            found.setdefault((data, encoder), []).append(made)
-    return found
-
-
-def _with_form(make: Callable[..., dict[str, Any]], *about: Any) -> dict[str, Any]:
-    return {"form": FORM, **make(*about)}
-
-
-def _inputs(settings: StreamSettings) -> dict[str, str]:
-    """Digests of the photo sets and weights that points are made of: their names alone do not tell them apart."""
-    source = Path(settings.source)
-    files = [source / DATA[data][0] for data, encoder in pairs(settings) if data != GLYPHS]
-    files += [source / "weights" / f"{ENCODERS[name].weights}.safetensors" for name in settings.encoders if files]
-    return {path.relative_to(source).as_posix(): file_sha256(path) for path in files if path.is_file()}
-
-
-def pairs(settings: StreamSettings) -> list[tuple[str, str]]:
-    """Sets with their encoders."""
-    photos = [name for name in settings.data if name != GLYPHS]
-    drawn = [(GLYPHS, GLYPH_ENCODER)] if GLYPHS in settings.data else []
-    return [*itertools.product(photos, settings.encoders), *drawn]

@@ -2,17 +2,12 @@
 
 The families of :mod:`studies.streams.rivals.trade_off` on pseudo-people of several sets and encoders.
 Validation people choose the default of ``elsewhere``; test people show what it is worth.
-
-    RUN/features/, RUN/plain/             as of the study ``stream``, in whose run this one may be made
-    RUN/curves/DATA-ENCODER-SEED.json     one point
-    RUN/studies/trade-off.json            the results document
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -22,10 +17,11 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate import page
 from refocus.cloud_train.methods.iciia.delivery import FOREIGN_PART
 from refocus.cloud_train.progress import say
-from studies.streams.answers import OVER, Answers, photos_of
-from studies.streams.judging import harmed
+from studies import experiment
+from studies.experiment import Cache, Experiment, Group, Needs, Row, Study
+from studies.streams.judging import share_harmed
 from studies.streams.pages import about_pseudo_people
-from studies.streams.points import FEWEST, Point, StreamSettings, of_all_points, prepare
+from studies.streams.points import FEWEST, PointGrid, StreamSettings, check_axis, point_needs, prepare
 from studies.streams.pseudo_people import BASE, Cell
 from studies.streams.rivals.trade_off import FAMILIES, answered_right, best_point, median_similarity
 
@@ -33,64 +29,83 @@ OWN = (BASE, Cell("history", history=63))
 FOREIGN = tuple(Cell("content", content="foreign", history=history) for history in (15, 63))
 MIXED = tuple(Cell("content", content="mixed", history=history) for history in (15, 63))
 CELLS = {"own": OWN, "mixed": MIXED, "foreign": FOREIGN}
+EVERY = {cell.name: cell for cell in (*OWN, *MIXED, *FOREIGN)}
 WANTED = {"own": (1 / 3, 1 / 2), "foreign": -0.003, "mixed": -0.003}  # of the way to known classes; points
-Curves = Mapping[tuple[str, str], Sequence[Mapping[str, Any]]]  # set and encoder -> by seed
+CODE = (
+    "refocus.edge.recognize.class_shares",
+    "studies.streams.rivals.shares",
+    "studies.streams.rivals.trade_off",
+    "studies.streams.trade_off",
+)
 
 
-def run_curve(settings: StreamSettings, run: Path, data: str, encoder: str, seed: int) -> dict[str, Any]:
-    """Of validation and test people, by cell: what known classes would gain, and each family's gains and harm."""
-    point = prepare(settings, run, data, encoder, seed)
-    held = point.splits["validation"]
-    near = median_similarity(held.features, held.label)
-    return {name: _curve(point, settings, name, seed, near) for name in ("validation", "test")}
+@dataclass(frozen=True)
+class TradeOffGrid(PointGrid):
+    """Name what the study evaluates.
+
+    Attributes:
+        cell: content and length of the history.
+    """
+
+    cell: tuple[str, ...] = tuple(EVERY)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_axis("cell", self.cell, EVERY)
 
 
-def _curve(point: Point, settings: StreamSettings, of: str, seed: int, near: float) -> dict[str, Any]:
-    split, found = point.splits[of], dict[str, Any]()
-    for number, cell in enumerate((*OWN, *MIXED, *FOREIGN)):
-        people = point.people(of, cell, settings.people, settings.targets, 7000 + 100 * seed + number)
+def needs(settings: StreamSettings, cell: experiment.Cell) -> Needs:
+    """Return what the answers of all families depend on."""
+    own = {"people": settings.people, "targets": settings.targets, "shares": asdict(settings.shares)}
+    return point_needs(settings, cell) | Needs(own, {}, CODE)
+
+
+def evaluate_cell(settings: StreamSettings, cell: experiment.Cell, seed: int, cache: Cache) -> list[Row]:
+    """Return the answers to validation and test people: of the classifier, among known classes, and of each family."""
+    point = prepare(settings, cache, str(cell["data"]), str(cell["encoder"]), seed)
+    held, history = point.splits["validation"], EVERY[str(cell["cell"])]
+    near, number, rows = median_similarity(held.features, held.label), [*EVERY].index(history.name), list[Row]()
+    for name in ("validation", "test"):
+        split = point.splits[name]
+        people = point.people(name, history, settings.people, settings.targets, 7000 + 100 * seed + number)
         if len(people) < FEWEST:
             continue
-        flags: dict[str, list[list[list[int]]]] = {name: [] for name in FAMILIES}
-        harm: dict[str, list[list[bool]]] = {name: [] for name in FAMILIES}
-        known: list[float] = []
-        unchanged: list[list[int]] = []
+        values: dict[str, list[np.ndarray]] = {}
         for person in people:
             ((observed, answered),) = person.cases[0].steps
             label, logits = split.label[answered], split.logits[answered]
-            plain = logits.argmax(1) == label
             among = np.where(np.isin(np.arange(logits.shape[1]), person.classes), logits, -np.inf)
-            unchanged.append(plain.astype(int).tolist())
-            known.append(float((among.argmax(1) == label).mean() - plain.mean()))
-            history = split.features[observed], split.logits[observed]
-            photos = split.features[answered], logits
-            for name, right in answered_right(point.knowledge, settings.shares, history, photos, label, near).items():
-                flags[name].append(right.astype(int).tolist())
-                harm[name].append([harmed(one, plain) for one in right])
-        judged = {"photos": photos_of(point, people, seed), "plain": unchanged, "flags": flags}
-        found[cell.name] = {"known": known, **judged, "harmed": harm}
-    return found
+            past, photos = (split.features[observed], split.logits[observed]), (split.features[answered], logits)
+            families = answered_right(point.knowledge, settings.shares, past, photos, label, near)
+            correct = {"plain": logits.argmax(1) == label, "known": among.argmax(1) == label}
+            correct |= {measure(f, v): of for f in families for v, of in zip(FAMILIES[f][0], families[f], strict=True)}
+            for key, of in correct.items():
+                values.setdefault(key, []).append(of.astype(int))
+        answers = {key: np.concatenate(of) for key, of in values.items()}
+        rows.append(Row({"split": name}, *point.answers(people, seed), answers, {"history": history.history}))
+    return rows
 
 
-def study_trade_off(settings: StreamSettings, run: Path, seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """The results document; points that are there are not computed again.
+def measure(family: str, value: float) -> str:
+    """Return the name of what one point of a family's grid answers."""
+    return f"{family} {value:g}"
+
+
+def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[str, Any]:
+    """Return the document's fields: what validation people choose, and what test people gain and lose.
 
     Raises:
-        UsageError: an unknown name.
-        DataError: a photo set or weights are not there, or no people have photos enough.
+        DataError: no validation people have photos enough.
     """
-    curves = of_all_points(settings, run, "curves", run_curve, seeds)
-    chosen = choose_elsewhere(curves)
-    say(f"elsewhere = {chosen:g} by validation people; in use: {settings.shares.elsewhere:g}")
-    more = {"chosen": chosen, "rows": _rows(curves, settings.shares.elsewhere), "curve": _pooled(curves)}
-    return page.study_document("trade-off", command, seeds, intervals=OVER, people=settings.people, **more) | {
-        "settings": asdict(settings.shares)
-    }
+    chosen, elsewhere = choose_elsewhere(groups), experiment.settings.shares.elsewhere
+    say(f"elsewhere = {chosen:g} by validation people; in use: {elsewhere:g}")
+    more = {"chosen": chosen, "rows": _rows(groups, elsewhere), "curve": [*_pooled(groups)]}
+    return {**more, "intervals": "people and photos", **experiment.settings.stated()}
 
 
-def choose_elsewhere(curves: Curves) -> float:
-    """The value that validation people choose; sets, encoders and seeds count by their people."""
-    pooled = {(row["cell"], row["value"]): row["gain"]["mean"] for row in _pooled(curves, "validation", ("elsewhere",))}
+def choose_elsewhere(groups: Sequence[Group]) -> float:
+    """Return the value that validation people choose; sets, encoders and seeds count by their people."""
+    pooled = {(row["cell"], row["value"]): row["gain"]["mean"] for row in _pooled(groups, "validation", ("elsewhere",))}
     grid = FAMILIES["elsewhere"][0]
     empty = [cell.name for cell in (*OWN, *FOREIGN) if (cell.name, grid[0]) not in pooled]
     if empty:
@@ -101,61 +116,45 @@ def choose_elsewhere(curves: Curves) -> float:
     return grid[best_point(own, foreign)]
 
 
-def _pooled(curves: Curves, split: str = "test", families: Sequence[str] = tuple(FAMILIES)) -> list[dict[str, Any]]:
+def _pooled(
+    groups: Sequence[Group], split: str = "test", families: Sequence[str] = tuple(FAMILIES)
+) -> Iterator[dict[str, Any]]:
+    """Yield the gain of every point of each family, over all sets and encoders."""
+    for cell in EVERY:
+        wanted = {"cell": cell, "split": split}.items()
+        rows = [row for group in groups if wanted <= group.labels.items() for row in group.rows]
+        if not rows:
+            continue
+        group, apart = Group.of({}, rows, ("data",)), Group.of({}, rows, ("data", "encoder"))
+        plain = group.values("plain")
+        for family in families:
+            for value in FAMILIES[family][0]:
+                correct = group.values(measure(family, value))
+                gain = group.interval(correct - plain)
+                del gain["seeds"]  # of rows, which are of several sets
+                row = {"cell": cell, "family": family, "value": value, "people": group.record["people"]}
+                yield row | {"gain": gain, "harmed": share_harmed(apart, correct, plain)}
+
+
+def _rows(groups: Sequence[Group], elsewhere: float) -> list[dict[str, Any]]:
+    """Return the gain of test people at one value of ``elsewhere``; the least first."""
+    contents = {cell.name: content for content, cells in CELLS.items() for cell in cells}
     rows = []
-    for cell in (*OWN, *MIXED, *FOREIGN):
-        there = [
-            ((data, seed), one[split][cell.name])
-            for (data, _), of in curves.items()
-            for seed, one in enumerate(of)
-            if cell.name in one[split]
-        ]
-        found = [one for _, one in there]
-        for family in families if found else ():
-            answers, gains = _gains(found, family, [part for part, _ in there])
-            harm = np.concatenate([one["harmed"][family] for one in found])
-            for number, value in enumerate(FAMILIES[family][0]):
-                row = {"cell": cell.name, "family": family, "value": value, "people": answers.people}
-                gain = answers.interval(gains[number])
-                rows.append(row | {"gain": gain, "harmed": float(harm[:, number].mean())})
-    return rows
-
-
-def _gains(
-    found: Sequence[Mapping[str, Any]], family: str, parts: Sequence[tuple[str, int]] | None = None
-) -> tuple[Answers, np.ndarray]:
-    """Answers of one cell, and by how much each point of a family's grid is ahead of the classifier, (points, n)."""
-    plain = np.concatenate([np.concatenate(one["plain"]) for one in found])
-    right = np.concatenate([np.concatenate(one["flags"][family], axis=1) for one in found], axis=1)
-    return Answers.of([one["photos"] for one in found], parts), right - plain
-
-
-def _rows(curves: Curves, elsewhere: float) -> list[dict[str, Any]]:
-    """Of each set, encoder and cell, test people at one value of ``elsewhere``; the least gain first."""
-    number, rows = FAMILIES["elsewhere"][0].index(elsewhere), []
-    for (data, encoder), of in curves.items():
-        for content, cells in CELLS.items():
-            for cell in cells:
-                found = [one["test"][cell.name] for one in of if cell.name in one["test"]]
-                if not found:
-                    continue
-                answers, gains = _gains(found, "elsewhere")
-                by_seed = [_gains([one], "elsewhere")[1][number] for one in found]
-                known = np.concatenate([one["known"] for one in found])
-                harm = np.concatenate([np.array(one["harmed"]["elsewhere"])[:, number] for one in found])
-                rows.append(
-                    {
-                        "data": data,
-                        "encoder": encoder,
-                        "content": content,
-                        "history": cell.history,
-                        "people": answers.people,
-                        "known_gain": float(known.mean()),
-                        "gain": {**answers.interval(gains[number]), "seeds": [float(part.mean()) for part in by_seed]},
-                        "harmed": float(harm.mean()),
-                        "worst_tenth": worst_tenth(answers.by_person(gains[number])),
-                    }
-                )
+    for group in (group for group in groups if group.labels["split"] == "test"):
+        plain, correct = group.values("plain"), group.values(measure("elsewhere", elsewhere))
+        known = group.by_person(group.values("known")) - group.by_person(plain)
+        row = {
+            "data": group.labels["data"],
+            "encoder": group.labels["encoder"],
+            "content": contents[str(group.labels["cell"])],
+            "history": group.rows[0].facts["history"],
+            "people": group.record["people"],
+            "known_gain": float(known.mean()),
+            "gain": group.interval(correct - plain),
+            "harmed": share_harmed(group, correct, plain),
+            "worst_tenth": worst_tenth(group.by_person(correct - plain)),
+        }
+        rows.append(row)
     return sorted(rows, key=lambda row: row["gain"]["mean"])
 
 
@@ -232,3 +231,4 @@ def _plot(document: page.Document) -> bytes:
 
 
 PAGES = {"trade-off": page.StudyPage("Class shares: own histories against those of others", COLUMNS, _about, _plot)}
+STUDY = Study(StreamSettings(), TradeOffGrid(), needs, evaluate_cell, document)

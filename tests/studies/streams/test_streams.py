@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,32 +14,25 @@ import torch
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.table import PhotoTable
-from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.evaluate.pairs import over_people_and_photos
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.export.program import SIGNATURE
+from studies.experiment import Cache, read_experiment, run_experiment
 from studies.report.pages import STUDIES
-from studies.streams import few_people, pages, protocol, trade_off
-from studies.streams.answers import Answers, photos_of
-from studies.streams.heads import HEADS, HeadPlan, run_head, train_head
+from studies.streams import few_people, methods, pages, stream, trade_off
+from studies.streams.heads import HEADS, HeadPlan, chosen_head, train_head
 from studies.streams.judging import evaluate, evaluate_head, harmed
-from studies.streams.points import (
-    Point,
-    StreamSettings,
-    _groups,
-    _point,
-    draw_split,
-    first_of_each_class,
-    of_all_points,
-)
+from studies.streams.points import Point, StreamSettings, _groups, _point, draw_split, first_of_each_class
 from studies.streams.pseudo_people import BASE, Cell, deal_owners
 from studies.streams.rivals.method import Original
 from tests.studies.streams.test_test_time import HeadWithShares
 
+STREAMS = Path(pages.__file__).parent
 CLASSES, EACH, WIDTH = 12, 40, 16
-SETTINGS = StreamSettings(
-    "", people=12, targets=6, steps=8, cells=("base", "foreign history of 15", "recovery history of 63", "sorted")
-)
+SETTINGS = StreamSettings(people=12, targets=6, steps=8)
+SMALL = ("settings.people=12", "settings.targets=6", "settings.steps=8", 'grid.data=["glyphs"]')
+CELLS = 'grid.cell=["base", "foreign history of 15", "recovery history of 63", "sorted"]'
 
 
 def toy_point(parents: bool = False, owned: bool = False) -> Point:
@@ -64,12 +59,15 @@ def toy_point(parents: bool = False, owned: bool = False) -> Point:
 
 @pytest.fixture
 def toy(monkeypatch):
-    """Every point of the study is the toy's."""
-    for module in (protocol, few_people, trade_off):
+    """Every point of the studies is the toy's."""
+    for module in (few_people, methods, stream, trade_off):
         monkeypatch.setattr(module, "prepare", lambda *arguments: toy_point())
     monkeypatch.setattr("studies.streams.heads.CHOOSERS", 24)
-    for module in ("heads", "ceilings"):
-        monkeypatch.setattr(f"studies.streams.{module}.prepare", lambda *arguments: toy_point())
+
+
+def document(name: str, run: Path, *changes: str) -> dict[str, Any]:
+    """The results document of one of the studies."""
+    return run_experiment(read_experiment(STREAMS / f"{name}.toml", [*SMALL, "seeds=[0,1]", *changes]), run, "command")
 
 
 def test_a_head_with_shares_is_the_same_in_batches_as_photo_by_photo():
@@ -142,38 +140,37 @@ def test_a_head_that_diverges_is_trained_at_a_lower_rate(monkeypatch):
 
 
 def test_the_whole_study_is_one_document_that_grows_and_is_shown(toy, tmp_path):
-    settings = replace(SETTINGS, data=("glyphs",))
-    first = protocol.study_stream(settings, tmp_path, [0, 1], "python -m studies stream RUN")
+    first = document("stream", tmp_path, CELLS)
     assert "delivered" not in {row["method"] for row in first["rows"]}
-    document = protocol.study_stream(
-        replace(settings, heads=("iciia_t", "streaming")), tmp_path, [0, 1], "python -m studies stream RUN"
-    )
-    methods = {row["method"] for row in document["rows"]}
-    assert {"shares", "iciia_t", "iciia_t+shares", "iciia_t+shares, gated", "streaming", "delivered"} <= methods
-    base = {row["method"]: row for row in document["rows"] if row["cell"] == "base"}
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    every = json.dumps([*(*methods.WITHOUT_TRAINING, methods.KNOWN), "iciia_t", "streaming", "counted", "recalibrated"])
+    whole = document("stream", tmp_path, CELLS, f"grid.method={every}")
+    assert kept.items() <= {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}.items()
+    by_key = {(row["cell"], row["method"]): row for row in whole["rows"]}
+    assert all(by_key[row["cell"], row["method"]] == row for row in first["rows"])
+    base = {method: row for (cell, method), row in by_key.items() if cell == "base"}
+    assert {"shares", "iciia_t", "iciia_t+shares", "iciia_t+shares, gated", "streaming", "delivered"} <= set(base)
     assert base["shares"]["over_shares"]["mean"] == base["original"]["gain"]["mean"] == 0
-    assert all(cost["us_a_photo"] > 0 for cost in document["costs"])
-    assert {cost["method"] for cost in document["costs"]} == {"original", *pages.WITHOUT_TRAINING}
     assert base["iciia_t"]["people"] == base["shares"]["people"] == 24
+    assert set(by_key["recovery history of 63", "shares"]["gain_after"]) == {"0", "4", "8", "16", "32"}
+    assert all(cost["us_a_photo"] > 0 for cost in whole["costs"])
+    assert {cost["method"] for cost in whole["costs"]} == {*methods.WITHOUT_TRAINING}
+    assert [(point["seed"], point["t3a_keep"] in (20, 5, 100)) for point in whole["points"]] == [(0, True), (1, True)]
+    assert len(whole["heads"]) == 4
     page = STUDIES["stream"]
-    header, rows = page.table(document)
+    header, rows = page.table(whole)
     assert len(header) == len(rows[0])
-    more = dict(page.more(document))
+    more = dict(page.more(whole))
     assert all(len(header) == len(row) for header, rows in more.values() for row in rows)
     assert "ICIIA-T+shares, gated" in more["What trained heads add to class shares at 15 own photos"][0]
-    assert "known classes" in page.about(document)
-    with pytest.raises(UsageError, match="holds a run with other settings"):
-        of_all_points(replace(settings, targets=7), tmp_path, "points", protocol.run_point, [0])
-    with pytest.raises(UsageError, match="iciia_x is none of iciia_t"):
-        protocol.study_stream(replace(settings, heads=("iciia_x",)), tmp_path, [0], "")
+    assert "known classes" in page.about(whole)
 
 
-def test_a_point_that_an_earlier_version_kept_is_computed_again(toy, tmp_path):
-    settings = replace(SETTINGS, data=("glyphs",), cells=("base",))
-    first = protocol.study_stream(settings, tmp_path, [0], "")
-    [path] = (tmp_path / "points").glob("*.json")
-    path.write_text(json.dumps({"facts": {}, "chosen": {}, "cells": {"base": {"people": 1}}}))
-    assert protocol.study_stream(settings, tmp_path, [0], "")["rows"] == first["rows"]
+def test_a_study_without_what_rows_are_compared_with_names_it(toy, tmp_path):
+    with pytest.raises(UsageError, match="iciia_x is none of original"):
+        document("stream", tmp_path, 'grid.method=["iciia_x"]')
+    with pytest.raises(UsageError, match="the study needs the method known classes in each cell"):
+        document("stream", tmp_path, 'grid.cell=["base"]', 'grid.method=["original","shares"]')
 
 
 def test_intervals_hold_for_other_photos_where_people_share_them():
@@ -204,37 +201,16 @@ def test_intervals_of_people_who_share_nothing_are_those_over_people():
     assert both.high - both.low == pytest.approx(people.high - people.low, rel=0.1)
 
 
-def test_people_of_two_encoders_are_the_same_and_photos_of_two_sets_are_not():
-    photos = [[[0, 1], [1, 2]]] * 4
-    answers = Answers.of(photos, [("one", 0), ("one", 0), ("one", 1), ("other", 0)])
-    assert answers.people == 6
-    assert answers.person.tolist() == [0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert answers.photo.tolist() == [0, 1, 1, 2] * 3 + [3, 4, 4, 5]
-    assert answers.by_person(np.arange(16.0))[0] == np.mean([0, 1, 4, 5])
-
-
 def test_owners_whom_seeds_draw_share_no_photos():
     for owned, shared in ((False, True), (True, False)):
         point = toy_point(owned=owned)
-        first, second = (photos_of(point, point.people("test", BASE, 12, 6, seed), seed) for seed in (0, 1))
-        assert bool({*np.ravel(first)} & {*np.ravel(second)}) == shared
-
-
-def test_points_of_a_photo_set_that_was_replaced_are_not_taken_for_those_of_the_new_one(tmp_path):
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "office-31.zip").write_bytes(b"one")
-    settings = replace(SETTINGS, source=str(source), data=("office-31",), encoders=("mobilenetv2",), heads=())
-    asked = settings, tmp_path / "run", "points", lambda *given: {"found": 1}, [0]
-    of_all_points(*asked)
-    (source / "office-31.zip").write_bytes(b"two")
-    with pytest.raises(DataError, match=r"was started on other office-31.zip; restore them"):
-        of_all_points(*asked)
+        first, second = (point.answers(point.people("test", BASE, 12, 6, seed), seed)[1] for seed in (0, 1))
+        assert bool({*first.tolist()} & {*second.tolist()}) == shared
 
 
 def test_what_is_delivered_is_what_validation_people_chose(toy, tmp_path):
-    found = run_head("iciia_t", SETTINGS, tmp_path, "glyphs", "small", 0)
-    chosen = found["chosen"]
+    cell = {"data": "glyphs", "encoder": "small"}
+    _, chosen = chosen_head(toy_point(), "iciia_t", SETTINGS, Cache(tmp_path), cell, 0)
     g = f"{chosen['exponent']:g}"
     best = max(chosen["accuracy"][way] for way in ("plain", "shares", f"gated {g}", f"both {g}", "head"))
     assert chosen["accuracy"][chosen["delivered"]] >= best - 0.0011
@@ -243,38 +219,47 @@ def test_what_is_delivered_is_what_validation_people_chose(toy, tmp_path):
     assert chosen["foreign"] != chosen["own"]
     assert chosen["people"] == 24
     assert HEADS["iciia_t"].block(192, 3).partitions == 64
-    assert BASE.name in found["cells"]
 
 
-def test_heads_of_few_people_are_judged_beside_shares(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(few_people, "SIZES", (2, 4, 1000))
-    document = few_people.study_few_people(
-        replace(SETTINGS, data=("glyphs",)), tmp_path, [0], "python -m studies few-people RUN"
-    )
-    assert [row["training_people"] for row in document["rows"]] == [2, 4]
-    header, rows = STUDIES["few-people"].table(document)
+def test_a_head_that_was_trained_is_not_trained_again(toy, tmp_path, monkeypatch):
+    cell = {"data": "glyphs", "encoder": "small"}
+    given = toy_point(), "iciia_t", SETTINGS, Cache(tmp_path), cell, 0
+    first, facts = chosen_head(*given)
+    monkeypatch.setattr("studies.streams.heads.train_head", None)
+    again, same = chosen_head(*given)
+    assert same == facts
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in first.state_dict().items())
+
+
+def test_heads_of_few_people_are_compared_with_shares(toy, tmp_path):
+    found = document("few-people", tmp_path, "seeds=[0]", "grid.training_people=[2,4,1000]")
+    assert [row["training_people"] for row in found["rows"]] == [2, 4]
+    assert [*found["rows"][0]["gains"]] == ["shares", "head", "both", "delivered"]
+    header, rows = STUDIES["few-people"].table(found)
     assert len(header) == len(rows[0])
-    assert "training people" in STUDIES["few-people"].about(document)
+    assert "training people" in STUDIES["few-people"].about(found)
 
 
-def test_what_shares_gain_and_lose_is_judged_by_every_answer(toy, tmp_path, monkeypatch):
+def test_gains_and_losses_of_shares_are_means_of_every_answer(toy, tmp_path, monkeypatch):
     short = {name: cells[:1] for name, cells in trade_off.CELLS.items()}  # for which the toy's photos suffice
     for name, cells in {"CELLS": short, **{name.upper(): cells for name, cells in short.items()}}.items():
         monkeypatch.setattr(trade_off, name, cells)
-    settings = replace(SETTINGS, data=("glyphs",), cells=())
-    document = trade_off.study_trade_off(settings, tmp_path, [0, 1], "python -m studies trade-off RUN")
-    kept = json.loads((tmp_path / "curves" / "glyphs-small-1.json").read_text())["test"]["base"]
-    number = trade_off.FAMILIES["elsewhere"][0].index(settings.shares.elsewhere)
-    right = np.array(kept["flags"]["elsewhere"])[:, number]
-    row = next(row for row in document["rows"] if (row["content"], row["history"]) == ("own", 15))
+    cells = json.dumps([cell.name for (cell,) in short.values()])
+    found = document("trade-off", tmp_path, f"grid.cell={cells}")
+    kept = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("*.json")]
+    (of_test,) = (row for one in kept if (one["cell"]["cell"], one["seed"]) == ("base", 1) for row in one["rows"][1:])
+    values = of_test["values"]
+    gain = np.mean(values[trade_off.measure("elsewhere", SETTINGS.shares.elsewhere)]) - np.mean(values["plain"])
+    row = next(row for row in found["rows"] if (row["content"], row["history"]) == ("own", 15))
     assert row["people"] == 24
-    assert row["gain"]["seeds"][1] == pytest.approx((right - np.array(kept["plain"])).mean())
+    assert row["gain"]["seeds"][1] == pytest.approx(gain)
     assert row["gain"]["mean"] == pytest.approx(np.mean(row["gain"]["seeds"]))
     assert row["gain"]["low"] < row["gain"]["mean"] < row["gain"]["high"]
+    assert {point["people"] for point in found["curve"]} == {24}
     page = STUDIES["trade-off"]
-    header, rows = page.table(document)
+    header, rows = page.table(found)
     assert len(header) == len(rows[0])
-    assert "95 % intervals over people and photos" in page.about(document)
+    assert "95 % intervals over people and photos" in page.about(found)
 
 
 def test_a_person_is_harmed_where_the_whole_interval_is_below_zero():
