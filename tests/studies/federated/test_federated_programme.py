@@ -61,7 +61,7 @@ parts = { batch = 8 }
 features = { batch = 8 }
 
 [tables.small]
-paper = "a table"
+paper = "pFedPG Table 1"
 methods = ["fedrep", "head", "local"]
 seeds = [0]
 
@@ -73,13 +73,13 @@ settings = { recipe = { rounds = 1 } }
 [[orders]]
 better = "fedrep"
 other = "head"
-source = "a table"
+source = "pFedPG Table 1"
 tables = ["small"]
 
 [[orders]]
 better = "head"
 other = "head"
-source = "two tables"
+source = "pFedPG Table 2"
 tables = ["small"]
 other_tables = ["other"]
 """
