@@ -12,7 +12,7 @@ from refocus.benchmarks.suite import paper_flops, read_pairs
 from refocus.cloud_train.evaluate.page import Document, short_points, verdict
 from studies.report.negatives import Negative
 from studies.report.orders import Judged, Rows, counts
-from studies.report.sections import Section, kind_of, markdown
+from studies.report.sections import DAMAGES, Section, damaged, kind_of, markdown
 from studies.report.topics import ORDERS, PAPERS, TOPICS
 from studies.streams.pages import METHODS, WITHIN
 
@@ -94,12 +94,13 @@ Lines = Mapping[str, Callable[[Document], Iterator[str]]]
 
 def _listed(of_kind: Mapping[str, Sequence[Section]], lines: Lines, most: int | None = None) -> str:
     """Lines of documents by kind, of the first ``most`` of a kind."""
-    found = [
-        f"- {line}{_source(section)}\n"
-        for kind, say in lines.items()
-        for section in of_kind.get(kind, ())[:most]
-        for line in say(section.document)
-    ]
+    found = []
+    for kind, say in lines.items():
+        for section in of_kind.get(kind, ())[:most]:
+            try:
+                found += [f"- {line}{_source(section)}\n" for line in say(section.document)]
+            except DAMAGES as error:
+                raise damaged(section.name, error) from error
     return "".join(found)
 
 

@@ -10,11 +10,12 @@ from refocus.edge.files import write_file
 from studies.report import orders
 from studies.report.front_page import front_page
 from studies.report.negatives import Negative, negatives
-from studies.report.sections import Pictures, Section, sections_of
+from studies.report.sections import DAMAGES, Pictures, Section, damaged, sections_of
 from studies.report.topics import ORDERS, PAPERS, TOPICS
 
 LONG = 20_000  # bytes of a section, from which its longest table has pages of its own
 PART = 36_000  # bytes of such a page, at most
+Lost = list[tuple[Section | None, Negative]]  # negative results of a page, with their sections
 COMMAND = "python -m studies results docs/results --out docs/results.md"
 
 
@@ -46,7 +47,8 @@ def results_pages(folder: Path) -> ResultsPages:
     sections = sections_of(folder, pictures)
     judged = orders.judge_programme(folder)
     found = orders.study_orders(sections)
-    topics, worst = {}, {}
+    topics: dict[str, str] = {}
+    worst: dict[str, Lost] = {}
     for page, title in TOPICS.items():
         own = [one for one in sections if one.page == page]
         paper = next((paper for paper, of in PAPERS.items() if of == page), "")
@@ -80,9 +82,6 @@ def write_results_pages(folder: Path, out: Path, draw: bool = True) -> None:
             write_file(out.parent / "pictures" / name, picture())
 
 
-Lost = list[tuple[Section | None, Negative]]
-
-
 def _parts(
     paper: str,
     own: Sequence[Section],
@@ -91,13 +90,20 @@ def _parts(
     pictures: Pictures,
 ) -> tuple[list[str], Lost]:
     """The parts of a page, and its negative results with their sections."""
-    parts, lost = [], Lost()
+    parts, lost = list[str](), Lost()
     if judged and paper:
         parts.append(orders.programme_paper_text(judged, paper, pictures))
         lost += [(None, one) for one in orders.negatives_of(judged.of(paper))]
     parts.append(orders.paper_orders_text(paper, found))
-    lost += [(one, negative) for one in own for negative in negatives(one.document)]
+    lost += [(one, negative) for one in own for negative in _negatives(one)]
     return [part for part in (*parts, *(one.text for one in own)) if part], lost
+
+
+def _negatives(section: Section) -> list[Negative]:
+    try:
+        return negatives(section.document)
+    except DAMAGES as error:
+        raise damaged(section.name, error) from error
 
 
 def _page(page: str, title: str, own: Sequence[Section], lost: Lost, parts: Sequence[str]) -> dict[str, str]:

@@ -43,6 +43,7 @@ from studies.report.pages import STUDIES, orders_table, study_table
 from studies.report.topics import topic_of
 
 ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
+DAMAGES = (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError)  # of reading a damaged document
 render = renderer(Path(__file__).parent)
 Pictures = dict[str, Callable[[], bytes]]  # by file name: draws a picture
 # The field that only documents of a kind have, which names their template too, and their newest schema.
@@ -104,14 +105,17 @@ def sections_of(folder: Path, pictures: Pictures) -> list[Section]:
         try:
             page = topic_of(path.stem, kind_of(document), document)
             found.append(Section(path.stem, document, page, _text(path.stem, document, pictures)))
-        except (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError) as error:
-            why = f"{type(error).__name__}: {error}"
-            raise DataError(
-                f"{path} is damaged, or no document of this refocus ({why}); leave it out, or make it again"
-            ) from error
+        except DAMAGES as error:
+            raise damaged(path.stem, error) from error
     if not found:
         raise DataError(f"{folder} holds no result documents; copy a run's results.json there")
     return found
+
+
+def damaged(name: str, error: Exception) -> DataError:
+    """Return the error of a document that lacks what its page shows."""
+    why = f"{type(error).__name__}: {error}"
+    return DataError(f"{name}.json is damaged, or no document of this refocus ({why}); leave it out, or make it again")
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from studies.federated.programme import (
     run_queue,
     same_settings,
 )
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "federated-programme.toml"
 SMALL = """
@@ -273,16 +273,16 @@ def test_several_jobs_at_a_time_do_not_wait_for_rates_that_nobody_chooses(queue)
 def test_the_page_says_what_was_run_and_what_was_not(queue, tmp_path):
     run_queue(queue, ["*.head.*"])
     (tmp_path / "results" / "one.json").write_text((COMMITTED.parent / "results" / "condense.json").read_text())
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    page = (tmp_path / "results.md").read_text()
+    pages = results_pages(tmp_path / "results")
+    page = pages.text
     assert "1 are judged" in page
     assert "1 have jobs that have not run yet" in page
-    assert "| FedRep over classifier alone | a table | small | not yet run |" in page
+    assert "| FedRep over classifier alone | pFedPG Table 1 | small | not yet run |" in page
     assert "| classifier alone | 1 |" in page
     assert "| 3 |" in page, "steps a round"
     assert "| CPU |" in page
     assert "100 % of all clients in each" in page
-    assert (tmp_path / "pictures" / "federated-small.png").stat().st_size > 1000
+    assert len(pages.pictures["federated-small.png"]()) > 1000
 
 
 @pytest.mark.parametrize(
