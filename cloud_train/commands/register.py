@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import typer
-from refocus.cloud_train.commands.demo import demo
 
 from refocus.benchmarks.commands.bench import bench
 from refocus.cloud_train.commands.bench import register as register_bench
+from refocus.cloud_train.commands.demo import demo
 from refocus.cloud_train.commands.evaluate import evaluate
 from refocus.cloud_train.commands.federate import federate_app
 from refocus.cloud_train.commands.measure import compatibility

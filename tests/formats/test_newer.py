@@ -199,7 +199,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
     from pathlib import Path
 
     from refocus.cloud_train.errors import DataError
-    from studies.report.results_page import _read
+    from studies.report.sections import read_document
 
     document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
     newest = 3 if name == "glyphs" else 2
@@ -207,7 +207,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps({**document, "schema_version": number}))
         if number in (newest - 1, newest):
-            assert _read(path)["schema_version"] == number
+            assert read_document(path)["schema_version"] == number
         else:
             with pytest.raises(DataError, match=f"has schema {number}, this refocus reads {newest - 1} and {newest}"):
-                _read(path)
+                read_document(path)

@@ -29,7 +29,7 @@ from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
 psutil = pytest.importorskip("psutil")  # comes with it
@@ -278,8 +278,7 @@ def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_
     assert complete["bytes_up"] == simulation["bytes_up"]
     assert complete["loopback_bytes"] > 3 * (complete["bytes_up"] + complete["bytes_down"])
     write_results(json.loads(done.stdout), tmp_path / "results" / "trial.json")
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert "## trial: a server and 3 client processes beside the simulation" in (tmp_path / "results.md").read_text()
+    assert "## trial: a server and 3 client processes beside the simulation" in results_pages(tmp_path / "results").text
     again = studies(*asked)
     assert again.returncode == 1
     assert "is not empty; a trial is timed from its beginning, so give a new folder" in again.stderr

@@ -23,7 +23,7 @@ from studies.iciia.points import HISTORY, Bench, Point, targets_of, train_best, 
 from studies.iciia.rivals import labelled_points, shares_point
 from studies.iciia.tables import ablation_points, partition_points
 from studies.report.pages import STUDIES, study_table
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 from tests.tiny import WIDTH
 
 BLOCK = IciiaConfig(width=WIDTH, layers=1)
@@ -203,11 +203,11 @@ def test_points_differ_in_what_their_names_say():
 def test_studies_are_on_the_results_page(heterogeneity, tmp_path, capsys):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "levels.json").write_text(json.dumps(heterogeneity))
-    write_results_page(tmp_path / "results", tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text()
+    pages = results_pages(tmp_path / "results")
+    page = pages.topics["iciia-paper"]
     assert heterogeneity["command"] in page
     assert "seeds 0, 1" in page
-    assert (tmp_path / "pictures" / "levels.png").stat().st_size > 5000
+    assert len(pages.pictures["levels.png"]()) > 5000
     header, rows = study_table(heterogeneity)
     assert all(len(row) == len(header) for row in rows)
     print_study(heterogeneity, STUDIES)
@@ -231,9 +231,7 @@ def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(h
         ("two", [ordered("reversed", -0.02, -0.01), ordered("held too", 0.01, 0.02)]),
     ):
         (tmp_path / "results" / f"{name}.json").write_text(json.dumps({**heterogeneity, "orders": orders}))
-    write_results_page(tmp_path / "results", tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text()
-    section = page[page.index("## What the papers found") : page.index("## one")]
+    section = results_pages(tmp_path / "results").topics["orders"]
     assert "2 hold, 1 show no difference, 1 are reversed" in section
     rows = [line for line in section.splitlines() if " over original" in line]
     assert [next(name for name in ("reversed", "unseen", "held") if name in row) for row in rows] == [
