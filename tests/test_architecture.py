@@ -93,6 +93,7 @@ FLOORS = {
         "commands",
     ),
     "studies": (
+        "journal",
         "iciia",
         "banks",
         "streams/rivals",

@@ -10,12 +10,16 @@ import hashlib
 import json
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
-from refocus.edge.history.feature_history import FeatureHistory
-from refocus.edge.history.likely_classes import Classifier, LikelyClasses
+from refocus.edge.history import FeatureHistory
+
+# Names of a module whose place is the same in every version.
+_LIKELY = import_module("refocus.edge.history.likely_classes")
+Classifier, LikelyClasses = _LIKELY.Classifier, _LIKELY.LikelyClasses
 
 WIDTH, CAPACITY, CLASSES, LIKELY = 1280, 256, 1000, 32
 SPACE = "a" * 64
