@@ -71,7 +71,7 @@ $(BUNDLES)/condensed/manifest.json: | $(BUNDLES)/bank/manifest.json
 # Begins anew each time: a fleet has no second try.
 demo-pipeline: $(PIPELINE)
 	rm -rf $(OUT)-pipeline
-	$(BIN)/refocus pipeline demo --out $(OUT)-pipeline
+	$(BIN)/python -m examples.fleet --out $(OUT)-pipeline
 
 # RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
 RUNTIME ?=
@@ -82,15 +82,20 @@ demo-android: demo
 	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+	$(PYTEST) -m "not slow" --ignore tests/studies
 
 test-slow: $(FLARE) $(PIPELINE) $(DOCS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow and not full" --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(PYTEST) -m "slow and not full" --ignore tests/studies
+
+# Tests of the experiments in studies/, which are not installed; after a change there or in what they use.
+test-studies: $(FLARE)
+	$(PYTEST) -m "not full" tests/studies
 
 # What tests of the slow suite stand for: every row of their tables, and longer ways. Before a release, and after a change there.
 test-full: $(FLARE) $(PIPELINE) $(DOCS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m full --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 15
+	$(PYTEST) -m full
 
 # Hostile input, and SIGKILL at random moments. Both go on where they stopped, in runs/, and write docs/results and
 # docs/robustness.md. AREA=bundles chooses one area, SEEDS=a:b or COUNT=n the cases, WORKERS=n the processes.
@@ -107,7 +112,7 @@ kills: $(INSTALLED)
 
 # Twelve networks as plain bundles; goes on where it stopped, in $(OUT)-compatibility. PHOTOS=folder, WEIGHTS=folder.
 compatibility: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/refocus compatibility --bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
+	OMP_NUM_THREADS=1 $(BIN)/python -m studies plain-bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
 		$(if $(WEIGHTS),--weights $(WEIGHTS)) --document docs/results/compatibility.json --page docs/compatibility.md
 
 # The pages in docs/pictures, drawn by headless Chromium from the demo (Debian: apt install chromium chromium-driver).
@@ -116,9 +121,9 @@ pictures: demo
 
 # Everything that needs an NVIDIA GPU, section by section, offline once installed; goes on where it stopped. DRY=--dry runs
 # it small on a CPU. $(OUT)/measure-cuda.tar.gz is what to take home. On a machine whose environment has torch for its GPU
-# already: python -m studies.bench.measure_cuda --out DIR.
+# already: python -m studies measure-cuda --out DIR.
 measure-cuda: $(INSTALLED)
-	$(BIN)/python -m studies.bench.measure_cuda --out $(OUT) $(DRY)
+	$(BIN)/python -m studies measure-cuda --out $(OUT) $(DRY)
 
 # The documentation site in site/, to be read from the disk or served; a broken link or anchor is an error.
 docs: $(DOCS)

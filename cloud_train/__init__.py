@@ -16,7 +16,6 @@ __all__ = [
     "progress",
     "release",
     "render",
-    "report",
     "runs",
     "service",
     "settings",

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from refocus.cloud_train.progress import say, track
+from refocus.edge.files import replaced
 
 SUFFIX = ".unfinished.safetensors"
 EVERY = 60.0  # seconds between two files,
@@ -136,16 +137,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str,
         OSError: it cannot be written, as on a full disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
     try:
-        save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
+        with replaced(path) as temporary:
+            save_file({name: value.detach().contiguous() for name, value in tensors.items()}, temporary, metadata)
     except SafetensorError as error:  # which has the system's error in its text alone
-        temporary.unlink(missing_ok=True)
         number = re.search(r"\(os error (\d+)\)", str(error))
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from None
-    temporary.replace(path)
 
 
 def seconds_of(path: Path) -> float:

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 from refocus.cloud_train.progress import is_first
 
 CURVES = "curves.jsonl"
-Curve = tuple[list[int], list[float]]  # steps, and the metric's value at each
 _ALL_UNTIL = 100  # steps of which each is kept; of later ones one for every hundredth of its number
 
 
@@ -77,30 +76,6 @@ def tracked(kind: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[No
         _current.reset(token)
         for tracker in trackers:
             tracker.close(done)
-
-
-def read_curves(folder: Path) -> dict[str, dict[str, Curve]]:
-    """Curves that a run's folder holds, by the part that was trained and by metric; none of a run without them.
-
-    Where a training was stopped and repeated some steps, those of the last time count. A line that a killed process
-    left incomplete is skipped.
-    """
-    path = folder / CURVES
-    curves: dict[str, dict[str, Curve]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        try:
-            point = json.loads(line)
-            what, _, metric = point["name"].rpartition("/")
-            step, value = int(point["step"]), float(point["value"])
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
-        steps, values = curves.setdefault(what, {}).setdefault(metric, ([], []))
-        while steps and steps[-1] >= step:
-            steps.pop()
-            values.pop()
-        steps.append(step)
-        values.append(value)
-    return curves
 
 
 class _CurvesFile:

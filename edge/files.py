@@ -264,6 +264,22 @@ def write_file(path: Path, content: bytes | str, private: bool = False) -> None:
         stream.write(content if isinstance(content, bytes) else printable(content).encode())
 
 
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path whose file replaces ``path`` when the block ends without an error.
+
+    For libraries that write to a path, and for files that can be made again: nothing is synced, and the next writer
+    overwrites what a killed process left. One writer at a time.
+    """
+    temporary = path.with_suffix(".tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
 def write_durably(path: Path, content: bytes) -> None:
     """Replaces a state file of our own as a whole; file and name are on the disk when it returns."""
     temporary = path.with_name(f".{path.name}.writing")

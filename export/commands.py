@@ -69,7 +69,11 @@ def export(
         bool, typer.Option("--require-full-delegation", help="fail if an operator is not delegated")
     ] = False,
     personalise: Annotated[
-        str, typer.Option(help="shares: class prior estimated on the device; head: the trained head")
+        str,
+        typer.Option(
+            help="shares: class prior estimated on the device, if labelled photos calibrate it; shares-uncalibrated:"
+            " in any case; head: the trained head"
+        ),
     ] = "",
     pretrained: Annotated[
         bool, typer.Option("--pretrained", help="download the published weights of a timm network")

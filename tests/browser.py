@@ -90,14 +90,6 @@ def bench_page(folder: Path) -> Path:
     return write_report(folder)[0]
 
 
-def run_page(run: Path, out: Path) -> Path:
-    """The report of a training run."""
-    from refocus.cloud_train.report.run_report import write_run_report
-
-    write_run_report(run, out)
-    return out
-
-
 def main(demo: Path) -> None:
     """Draws the pictures of the documentation from a run of ``make demo``."""
     from refocus.edge.recognize import answer_album, find_photos
@@ -114,8 +106,6 @@ def main(demo: Path) -> None:
         driver.save_screenshot(str(pictures / "album-page-photo.png"))
         show(driver, demo / "report.html")
         driver.save_screenshot(str(pictures / "demo-page.png"))
-        show(driver, run_page(demo, folder / "run.html"))
-        driver.save_screenshot(str(pictures / "run-page.png"))
         show(driver, bench_page(folder / "bench"), dark=True)
         driver.save_screenshot(str(pictures / "bench-page.png"))
 

@@ -25,6 +25,7 @@ from tests.forked_commands import ForkedCommands
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("edge", "export", "benchmarks", "cloud_train")
+sys.path.append(str(ROOT / "android_demo" / "tools"))  # golden vectors are written there; tools are no package
 
 # pytest listens to loggers that hand nothing on; while somebody does, PyTorch writes out every graph of every export.
 logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ignore[method-assign]
@@ -151,6 +152,17 @@ def free_port():
 def refocus():
     """Runs the command in a process of its own, forked from one that has imported PyTorch; returns the finished one."""
     commands = ForkedCommands()
+
+    def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+        return commands.run([str(argument) for argument in arguments], **more)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def studies():
+    """Runs ``python -m studies`` likewise."""
+    commands = ForkedCommands("studies.commands.app")
 
     def run(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
         return commands.run([str(argument) for argument in arguments], **more)

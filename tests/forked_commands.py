@@ -17,16 +17,23 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 # None of them starts a thread when it is imported: a fork would lose it. CoreMLTools does.
 HEAVY = ("numpy", "PIL.Image", "torch", "timm", "onnx", "onnxruntime", "onnxscript", "executorch.exir")
 
 
 class ForkedCommands:
-    """Runs ``refocus`` as ``subprocess.run`` would; the first call waits for the imports."""
+    """Runs ``refocus`` as ``subprocess.run`` would; the first call waits for the imports.
 
-    def __init__(self) -> None:
+    Args:
+        module: of the function ``main`` that runs.
+    """
+
+    def __init__(self, module: str = "refocus.edge.commands.app") -> None:
+        self._module = module
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(list(HEAVY))
         self._python = _python_settings(os.environ)
@@ -43,13 +50,17 @@ class ForkedCommands:
         environment = dict(os.environ if env is None else env)
         script = str(Path(sys.executable).parent / "refocus")
         command = [script, *arguments]
+        if self._module.startswith("studies"):
+            command = [sys.executable, "-m", "studies", *arguments]
         if _python_settings(environment) != self._python:  # read by Python as it starts
             return subprocess.run(command, cwd=cwd, env=environment, input=input, timeout=timeout,
                                   capture_output=True, text=True)  # fmt: skip
         with tempfile.TemporaryDirectory() as folder:
             out, err = Path(folder) / "out", Path(folder) / "err"
             (Path(folder) / "in").write_text(input, encoding="utf-8")
-            process = self._context.Process(target=_run, args=(command, str(cwd or Path.cwd()), environment, folder))
+            process = self._context.Process(
+                target=_run, args=(self._module, command, str(cwd or Path.cwd()), environment, folder)
+            )
             process.start()
             process.join(timeout)
             if process.exitcode is None:
@@ -67,7 +78,7 @@ def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-def _run(command: list[str], folder: str, environment: dict[str, str], streams: str) -> None:
+def _run(module: str, command: list[str], folder: str, environment: dict[str, str], streams: str) -> None:
     """The child: takes over the streams, runs the command and ends as a Python that came to its end."""
     for number, (name, mode) in enumerate((("in", "rb"), ("out", "wb"), ("err", "wb"))):
         with (Path(streams) / name).open(mode) as file:
@@ -78,14 +89,9 @@ def _run(command: list[str], folder: str, environment: dict[str, str], streams: 
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = command
-    sys.exit(_ended(_main()))
-
-
-def _main() -> Callable[[], int | None]:
-    from refocus.edge.commands.app import main
-
-    return main
+    sys.argv = command[command.index("studies") :] if module.startswith("studies") else command
+    sys.path.insert(0, str(ROOT))
+    sys.exit(_ended(import_module(module).main))
 
 
 def _ended(main: Callable[[], int | None]) -> int:

@@ -85,16 +85,15 @@ FLOORS = {
         "train",
         "evaluate",
         "bench",
-        "report",
         "release",
         "pipeline",
         "federated/deployment",
         "service",
-        "demos/fleet",
         "demos",
         "commands",
     ),
     "studies": (
+        "journal",
         "iciia",
         "banks",
         "streams/rivals",
@@ -185,7 +184,7 @@ def test_the_map_names_every_folder_from_the_lowest_to_the_highest():
             continue  # one row: the installed packages are what users look up
         rows = [line.split("`")[1].rstrip("/") for line in text.splitlines() if line.startswith(f"| `{package}/")]
         listed = [row.partition("/")[2] for row in rows if not row.endswith(".py") and row != package]
-        wanted = [floor for floor in floors if floor not in ("", "demos/fleet")]  # the fleet stands with the demos
+        wanted = [floor for floor in floors if floor]
         assert listed == wanted, f"docs/architecture.md lists {listed} of {package}"
 
 
@@ -308,6 +307,20 @@ def test_a_mistake_in_a_setting_does_not_wait_for_libraries_that_only_training_n
     code = (
         "import sys\nimport refocus.cloud_train.train\n"
         "assert not {'timm', 'torchvision', 'lightning_fabric', 'onnxruntime', 'matplotlib', 'sympy'} & set(sys.modules)"
+    )
+    done = run_python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_of_deployed_federation_is_loaded_before_a_command_of_federate_runs():
+    code = (
+        "import sys\nimport refocus.cloud_train.train.clients\n"
+        "from refocus.edge.commands.app import app, register_all\nregister_all()\n"
+        "from typer.testing import CliRunner\n"
+        "for words in (['federate'], ['federate', 'server'], ['train', 'federated']):\n"
+        "    assert CliRunner().invoke(app, [*words, '--help']).exit_code == 0\n"
+        "loaded = [name for name in sys.modules if name.startswith(('nvflare', 'refocus.cloud_train.federated.deployment'))]\n"
+        "assert not loaded, loaded"
     )
     done = run_python(code)
     assert done.returncode == 0, done.stderr

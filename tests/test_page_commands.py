@@ -101,7 +101,6 @@ SMALL = {
     "refocus train iciia run-on-it --data photos.zip --from": Small(SHORT_TRAINING + " --set block.partitions=32"),
     "refocus export run/seed-0/iciia_t.safetensors --out bundle": Small(f"--personalise head {UNTRAINED}"),
     "refocus train taper run --data photos.zip": Small(SMALL_BANK),
-    "refocus study taper run": Small("--rows TAPER --seeds 0"),
     "refocus train federated runs/federated --data photos.zip": Small(f"--seeds 0 {ONE_ROUND}"),
     "refocus federate provision": Small("--port {port}", (("cloud.example.org", "localhost"),)),
     "refocus federate server": Small(

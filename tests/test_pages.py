@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 import pytest
 
@@ -23,10 +22,7 @@ def driver():
 
 
 @pytest.fixture(scope="module")
-def pages(tiny_run, bundle, stream, tmp_path_factory):
-    from refocus.cloud_train.documents import write_results
-    from refocus.cloud_train.evaluate.heads import evaluate_run
-    from refocus.cloud_train.runs.iciia import Run
+def pages(bundle, stream, tmp_path_factory):
     from refocus.edge.recognize import answer_album, find_photos
     from refocus.edge.recognize.recognizer import Recognizer
 
@@ -37,10 +33,7 @@ def pages(tiny_run, bundle, stream, tmp_path_factory):
     (folder / "photos" / "broken.png").write_bytes(stream[0][:200])
     with Recognizer(bundle, threads=1) as recognizer:
         answer_album(recognizer, find_photos([folder / "photos"]), folder / "album.html", workers=1)
-    shutil.copytree(tiny_run.folder, folder / "run")
-    write_results(evaluate_run(Run(folder / "run"), 4), folder / "run" / "results.json")
     return {
-        "run": browser.run_page(folder / "run", folder / "run.html"),
         "album": folder / "album.html",
         "demo": browser.demo_page(folder / "demo.html"),
         "bench": browser.bench_page(folder / "bench"),
@@ -48,7 +41,7 @@ def pages(tiny_run, bundle, stream, tmp_path_factory):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("name", ["album", "demo", "bench", "run"])
+@pytest.mark.parametrize("name", ["album", "demo", "bench"])
 def test_a_page_has_no_accessibility_violation(driver, pages, name, dark):
     browser.show(driver, pages[name], dark)
     assert browser.accessibility_violations(driver) == []

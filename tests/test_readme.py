@@ -17,13 +17,12 @@ from typer.testing import CliRunner
 from refocus.benchmarks.commands.bench import DEFAULT_COMMAND
 from refocus.benchmarks.report.suite_tables import table_1
 from refocus.benchmarks.suite import paper_flops, read_pairs, read_suite
-from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate.bank_replay import CONDENSED, FOREIGN, GENERIC
 from refocus.cloud_train.federated.methods import METHODS
-from studies.report.results_page import write_results_page
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = ROOT / "docs" / "results"
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 
@@ -86,7 +85,6 @@ def test_every_command_has_a_page_and_every_page_a_command(commands):
         "history",
         "personal",
         "federate",
-        "study",
         "bench",
         "update",
         "release",
@@ -146,7 +144,8 @@ def unknown_word(commands, words: list[str]) -> str:
 def test_every_command_and_flag_that_a_page_names_exists(commands):
     found = 0
     for page in PAGES:
-        if page.name == "CHANGELOG.md" or page == ROOT / "docs/results.md":  # what was, and what documents say, below
+        # Old commands, and what documents say, which the next test checks.
+        if page.name in ("CHANGELOG.md", "renamed.md") or page == ROOT / "docs/results.md" or page.parent == RESULTS:
             continue
         for words in named_commands(page.read_text(encoding="utf-8")):
             found += 1
@@ -181,13 +180,6 @@ def test_every_command_that_made_a_document_can_be_typed_today(commands):
         assert not unknown or words[1:3] == ["train", "federated"], line  # settings since 0.1 (docs/settings.md)
 
 
-def test_the_results_page_is_generated_from_its_documents(tmp_path):
-    write_results_page(ROOT / "docs" / "results", tmp_path / "results.md")
-    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
-    for picture in (tmp_path / "pictures").iterdir():
-        assert (ROOT / "docs" / "pictures" / picture.name).exists()
-
-
 def test_table_1_is_generated_from_its_documents_and_the_readme_has_rows_of_it():
     folder = ROOT / "docs" / "results" / "suite"
     documents = read_pairs(folder)
@@ -200,27 +192,6 @@ def test_table_1_is_generated_from_its_documents_and_the_readme_has_rows_of_it()
     measured = {document.rows[0].bundle for document in documents.values() if document.rows}
     assert len(measured) >= 8
     assert measured <= {backbone.name for backbone in read_suite().backbone}
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("no json", "is not a result document"),
-        ('{"schema_version": 99}', "has schema 99"),
-        ('{"schema_version": "3"}', "has schema '3'"),
-        ('{"schema_version": 3, "accuracy": {"original": {}}}', r"x\.json is damaged, or no document of this refocus"),
-        ('{"schema_version": 2, "study": "other"}', r"x\.json is damaged.*KeyError: 'other'"),
-    ],
-)
-def test_a_document_that_is_no_result_is_refused(content, message, tmp_path):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(DataError, match=message):
-        write_results_page(tmp_path, tmp_path / "page.md")
-
-
-def test_a_folder_without_results_is_refused(tmp_path):
-    with pytest.raises(DataError, match="holds no result documents"):
-        write_results_page(tmp_path, tmp_path / "page.md")
 
 
 @pytest.mark.slow

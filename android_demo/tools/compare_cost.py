@@ -25,12 +25,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from build_native import NAME, compile_for_desktop
 from catalog import DEMO, DemoError, maven, versions
+from golden import read_golden, write_golden
 from PIL import Image
 from results import manifest_sha256, write_document
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.photos.preprocess import decode_photo, normalise, resize_and_crop
-from refocus.edge.recognize.golden import read_golden, write_golden
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 
 LIMIT = 1.15

@@ -1,7 +1,7 @@
 """Runs a bundle on Android's own arm64 library of ONNX Runtime, on processors that QEMU emulates.
 
 The library of the APK computes; photos, histories and the comparison are those of ``edge``. Prints how far each
-processor is from golden vectors (``refocus check BUNDLE --write-golden FOLDER``). Needs qemu-user-static and
+processor is from golden vectors (``golden.py write BUNDLE FOLDER``). Needs qemu-user-static and
 gcc-aarch64-linux-gnu.
 """
 
@@ -24,12 +24,12 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from catalog import DEMO, DemoError, android_runtime, versions
 from desktop_runtime import compile_c, prepare
+from golden import FEATURE_TOLERANCE, compare_golden, read_golden
 from results import manifest_sha256, write_document
 
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
 from refocus.edge.recognize.check import check
-from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, read_golden
 from refocus.edge.runtimes.base import RUNTIMES, Program, Source
 from refocus.edge.runtimes.placement import Part
 

@@ -84,9 +84,10 @@ def _quantile(values: Sequence[float]) -> float:
 
 def _album_answers(bundle: Path, head: str, photos: Path, target: str) -> tuple[int, _Answers]:
     """Of every photo of an album: what pages show. Also how many people there are."""
+    from golden import album_answers, energy
+
     from refocus.edge.bundle.load import load_bundle
     from refocus.edge.recognize.album import find_photos
-    from refocus.edge.recognize.golden import album_answers, energy
     from refocus.edge.recognize.recognizer import Recognizer
 
     if not photos.is_dir():

@@ -1,4 +1,4 @@
-"""Result documents of the tools: what ``refocus results`` makes pages of, once they are in ``docs/results``."""
+"""Write result documents of the tools; ``python -m studies results`` draws those in ``docs/results``."""
 
 from __future__ import annotations
 

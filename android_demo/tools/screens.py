@@ -129,8 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_args(arguments)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    from golden import write_golden
+
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import write_golden
 
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from refocus.benchmarks.commands.bench import register as register_bench
+from refocus.benchmarks.commands.flags import Label, Person, PhotosPerStream, Split
 from refocus.benchmarks.commands.outputs import naming, ready
-from refocus.edge.commands import MEASURE, Json, ThreadsOption, print_json, track
+from refocus.edge.commands import MEASURE, Head, Json, Shares, ThreadsOption, print_json, track
 from refocus.edge.files import write_file
 
 logger = logging.getLogger(__name__)
@@ -26,20 +27,13 @@ def register(app: typer.Typer) -> None:
 def accuracy(
     bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
     data: Annotated[Path, typer.Option(help="folder or zip of labelled photos with metadata.csv")],
-    person: Annotated[str, typer.Option(help="column with the person (client) of each photo")] = "client",
-    label: Annotated[str, typer.Option(help="column with the label")] = "label",
-    split: Annotated[str, typer.Option(help="use only rows of this value in column 'split'")] = "",
-    photos_per_person: Annotated[
-        int, typer.Option(min=2, help="photos per stream; further photos of a person form another stream of theirs")
-    ] = 64,
-    head: Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")] = "",
+    person: Person = "client",
+    label: Label = "label",
+    split: Split = "",
+    photos_per_person: PhotosPerStream = 64,
+    head: Head = "",
     threads: ThreadsOption = 1,
-    shares: Annotated[
-        bool,
-        typer.Option(
-            "--shares/--no-shares", help="use each person's class shares as a class prior, if the bundle supports them"
-        ),
-    ] = True,
+    shares: Shares = True,
     training_photos: Annotated[
         bool, typer.Option("--with-training-photos", help="also evaluate on photos that the bundle was trained on")
     ] = False,

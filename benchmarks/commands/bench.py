@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from refocus.benchmarks.commands.outputs import naming, ready
-from refocus.edge.commands import MEASURE, Json, ThreadsOption, words
+from refocus.edge.commands import MEASURE, Head, HeadTarget, Json, RefuseFallback, ThreadsOption, words
 
 if TYPE_CHECKING:
     from refocus.benchmarks.document.schema import Conditions, Mode
@@ -58,14 +58,10 @@ def run_bench(
     ] = "",
     device: Annotated[str, typer.Option(help="device type: cpu, cuda, jetson or android")] = "cpu",
     provider: Annotated[str, typer.Option(help="execution provider, as in refocus recognize")] = "",
-    refuse_fallback: Annotated[
-        bool, typer.Option("--refuse-fallback", help="fail if the execution provider does not run every node")
-    ] = False,
+    refuse_fallback: RefuseFallback = False,
     threads: ThreadsOption = 1,
-    head: Annotated[str, typer.Option(help="name of the head; default: the bundle's first head")] = "",
-    head_target: Annotated[
-        str, typer.Option(help="target of the head, such as native:w16; default: native if available")
-    ] = "",
+    head: Head = "",
+    head_target: HeadTarget = "",
     photos: Annotated[
         Path | None, typer.Option(help="folder or zip of photos to recognise; default: the bundle's own")
     ] = None,

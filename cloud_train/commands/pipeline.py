@@ -129,15 +129,3 @@ def _tell(outcome: Outcome) -> None:
             f"no release: {outcome.reasons[0]}{more}; {outcome.report} shows all, {outcome.work} keeps it"
         )
     typer.echo(f"release {outcome.release}: {outcome.bundle}\nreport: {outcome.report}")
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="empty folder for photos, repository, devices and report.html")] = Path(
-        "demo-pipeline"
-    ),
-) -> None:
-    """Two releases for a fleet of simulated devices, one that the gates stop, and one that the fleet stops."""
-    from refocus.cloud_train.demos.fleet.demo import run_demo
-
-    run_demo(out)

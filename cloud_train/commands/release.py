@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from refocus.benchmarks.commands.flags import Label, Person, PhotosPerStream, Split
 from refocus.edge.commands import Json, print_result
 
 if TYPE_CHECKING:
@@ -110,12 +111,10 @@ def gate(
     current: Annotated[Path, typer.Argument(help="bundle of the current release")],
     candidate: Annotated[Path, typer.Argument(help="bundle of the candidate release")],
     photos: Annotated[Path, typer.Argument(help="labelled photos: a folder or zip with metadata.csv")],
-    person: Annotated[str, typer.Option(help="column with the person (client)")] = "client",
-    label: Annotated[str, typer.Option(help="column with the label")] = "label",
-    split: Annotated[str, typer.Option(help="use only rows of this split; default: all")] = "",
-    photos_per_person: Annotated[
-        int, typer.Option(min=2, help="photos per stream; further photos of a person form another stream of theirs")
-    ] = 32,
+    person: Person = "client",
+    label: Label = "label",
+    split: Split = "",
+    photos_per_person: PhotosPerStream = 32,
     limits: Annotated[Path | None, typer.Option(help="gate limits, TOML; default: the built-in limits")] = None,
     to: Annotated[str, typer.Option(help="target to evaluate, such as onnxruntime:fp32")] = "onnxruntime:fp32",
     as_json: Json = False,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from refocus.cloud_train.commands.flags import AsDocument, Seeds
-from refocus.cloud_train.commands.parsing import arguments, seeds_of, typed_command
+from refocus.cloud_train.commands.parsing import seeds_of, typed_command
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import words
 
@@ -47,41 +45,6 @@ Changes = Annotated[
 ]
 Show = Annotated[bool, typer.Option("--show-settings", help="print all settings with descriptions as TOML, and exit")]
 
-# Flags of Refocus 0.1 whose settings have another name, or whose name several settings have.
-RENAMED = {
-    "iciia": {
-        "backbone-arguments": "arguments",
-        "people": "data.glyph_clients",
-        "clients": "data.clients",
-        "gate": "gate.kind",
-        "layers": "block.layers",
-        "heads": "block.heads",
-        "classifier": "block.classifier",
-        "devices": "devices.count",
-        "learning-rate": "recipe.learning_rate",
-        "epochs": "recipe.epochs",
-        "data-seed": "data.seed",
-        "partitions": "partitions",
-    },
-    "taper": {
-        "small": "small.name",
-        "large": "large.name",
-        "small-arguments": "small.arguments",
-        "tasks": "kind",
-        "large-arguments": "large.arguments",
-        "people": "glyph_clients",
-        "rates": "recipe.learning_rate",
-    },
-    "federated": {"epochs": "recipe.full.epochs recipe.parts.epochs", "backbone-arguments": "arguments"},
-    "prompt": {
-        "epochs": "recipe.full.epochs recipe.parts.epochs recipe.parts.head_epochs",
-        "backbone-arguments": "arguments",
-        "people": "clients",
-        "photos-per-group": "photos_per_client",
-    },
-}
-
-
 _tracker = [""]  # what --track names
 
 
@@ -104,65 +67,11 @@ def _of_all(
     """Train a personalisation method in the cloud."""
 
 
-class SettingsCommand(TyperCommand):
-    """A command that says which settings flags of Refocus 0.1 have become."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {flag for parameter in self.get_params(ctx) for flag in (*parameter.opts, *parameter.secondary_opts)}
-        if any(word.startswith("--") and word.partition("=")[0] not in known for word in args):
-            self._refuse_old_flags(args, known)
-        return super().parse_args(ctx, args)
-
-    def _refuse_old_flags(self, args: Sequence[str], known: Collection[str]) -> None:
-        """Raises UsageError with the whole command as it is typed now, if there is one."""
-        folder, words, old, rest = [], [], [], list(args)
-        while rest:
-            flag, sign, value = rest.pop(0).partition("=")
-            if not flag.startswith("--") or flag in known:
-                words.append(flag + sign + value)
-                continue
-            keys = keys_that_replace(str(self.name), flag)
-            takes_value = flag == "--out" or any(not isinstance(own, bool) for own in keys.values())
-            if takes_value and not sign and rest:
-                value = rest.pop(0)
-            if flag == "--out":
-                folder.append(value)
-            elif not keys:
-                return  # never was a flag: click says so
-            old.append(flag)
-            texts = [text for key, own in keys.items() for text in assigned(key, own, value, flag.startswith("--no-"))]
-            words += [word for text in texts for word in ("--set", text)]
-        now = shlex.join(["refocus", "train", str(self.name), *folder, *words])
-        what = "is a setting" if len(old) == 1 else "are settings"
-        raise UsageError(f"{', '.join(old)} {what} now; type: {now} (--show-settings prints all settings)")
-
-
 def settings_of(kind: str) -> Any:
     """The settings class of ``refocus train KIND``."""
     from refocus.cloud_train import train
 
     return getattr(train, f"{kind.capitalize()}Settings")
-
-
-def keys_that_replace(kind: str, flag: str) -> dict[str, Any]:
-    """The settings that a flag of Refocus 0.1 has become, with their defaults; none for one that never was."""
-    from refocus.cloud_train.settings import keys_of
-
-    word = flag.removeprefix("--").removeprefix("no-")
-    known = {".".join(keys): own for keys, own in keys_of(settings_of(kind)())}
-    of_that_name = [key for key in known if key.rpartition(".")[2] == word.replace("-", "_")]
-    return {key: known[key] for key in RENAMED[kind].get(word, "").split() or of_that_name}
-
-
-def assigned(key: str, default: Any, value: str, no: bool) -> list[str]:
-    """``--set`` assignments that replace a flag and its text."""
-    if isinstance(default, bool):
-        return [f"{key}={'false' if no else 'true'}"]
-    if isinstance(default, dict):
-        texts = zip(default, value.split(","), strict=False)
-        named = arguments(value) if "=" in value or value.startswith("{") else dict(texts)
-        return [f"{key}.{name}={_toml(part) if not isinstance(part, str) else part}" for name, part in named.items()]
-    return [f"{key}=[{value}]" if isinstance(default, tuple) else f"{key}={value}"]
 
 
 def _toml(value: Any) -> str:
@@ -216,7 +125,7 @@ def _evaluate_clients(trained: TrainedClients, out: Path, as_json: bool) -> None
     show_study(document, path, as_json)
 
 
-@train_app.command("iciia", cls=SettingsCommand)
+@train_app.command("iciia")
 def iciia(
     out: Out = None,
     data: Data = "",
@@ -234,7 +143,7 @@ def iciia(
     _train("iciia", out, seeds, recipe, config, changes, show, **more)
 
 
-@train_app.command("taper", cls=SettingsCommand)
+@train_app.command("taper")
 def taper(
     out: Out = None,
     data: Data = "",
@@ -257,7 +166,7 @@ def taper(
     _train("taper", out, seeds, recipe, config, changes, show, source=data, grown_from=grown_from)
 
 
-@train_app.command("federated", cls=SettingsCommand)
+@train_app.command("federated")
 def federated(
     out: Out = None,
     data: Clients = "",
@@ -276,7 +185,7 @@ def federated(
     _train("federated", out, seeds, recipe, config, changes, show, as_json, **more)
 
 
-@train_app.command("prompt", cls=SettingsCommand)
+@train_app.command("prompt")
 def prompt(
     out: Out = None,
     data: Clients = "",

@@ -178,4 +178,6 @@ COLUMNS = {
     "condensed in, ms": lambda row: f"{row['condense_ms']:.0f}" if "condense_ms" in row else "",
     "weights": lambda row: f"{row['weights_bytes'] / 1e6:.3g} MB" if "weights_bytes" in row else "",
 }
-PAGES = {"bank": page.StudyPage("a bank through its exported programs", COLUMNS, about_bank, inner_plot)}
+PAGES = {
+    "bank": page.StudyPage("a bank through its exported programs", COLUMNS, about_bank, inner_plot, plotted="inner")
+}

@@ -132,6 +132,10 @@ def _block(document: Document) -> str:
     )
 
 
+def no_plot(document: Document) -> None:
+    """Draw nothing: the chart of a study that is a table only."""
+
+
 @dataclass(frozen=True)
 class StudyPage:
     """What people see of a study.
@@ -142,18 +146,24 @@ class StudyPage:
         about: what was measured, as :func:`data_line` goes on.
         plot: PNG of a study that is more than a table, else None.
         orders: columns of the table of what the papers found, where the document has one.
+        plotted: field that the chart shows; a document without it has no chart.
     """
 
     title: str
     columns: Columns | Callable[[Document], Columns]
     about: Callable[[Document], str] = about_people
-    plot: Callable[[Document], bytes | None] = lambda document: None
+    plot: Callable[[Document], bytes | None] = no_plot
     orders: Columns = field(default_factory=lambda: ORDER_COLUMNS)
+    plotted: str = "rows"
 
     def table(self, document: Document) -> Table:
         """Header and rows as people read them; differences in points."""
         columns = self.columns(document) if callable(self.columns) else self.columns
         return table(columns, document["rows"])
+
+    def has_plot(self, document: Document) -> bool:
+        """Return whether this document has a chart, without drawing it."""
+        return self.plot is not no_plot and self.plotted in document
 
     def more(self, document: Document) -> Sequence[tuple[str, Table]]:
         """Additional tables with titles, shown before the table of all rows."""

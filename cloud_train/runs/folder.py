@@ -26,7 +26,7 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import flat, settings_toml
 from refocus.edge.errors import RefocusError
-from refocus.edge.files import write_file
+from refocus.edge.files import replaced, write_file
 from refocus.edge.recognize import LABEL_SEPARATOR
 from refocus.export.parity import write_labels
 
@@ -263,9 +263,8 @@ def once(path: Path, compute: Callable[[], Result], what: str = "", before: floa
                 started = time.monotonic()
                 result = compute()
                 seconds = time.monotonic() - started + before
-                temporary = path.with_suffix(".tmp")  # what a killed process leaves is written again
-                write(result, temporary, {"seconds": f"{seconds:.1f}"} if what else None)
-                temporary.replace(path)
+                with replaced(path) as temporary:
+                    write(result, temporary, {"seconds": f"{seconds:.1f}"} if what else None)
                 if what:
                     say(f"{what}, {seconds:.0f} s")
     try:

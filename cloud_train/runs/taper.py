@@ -12,7 +12,7 @@
     RUN/seed-S/taper.json             its card
     RUN/seed-S/bank*/                 its bundles, and parity/, the validation photos that they were compared on
     RUN/seed-S/answers/               see refocus.cloud_train.evaluate.kept_answers
-    RUN/studies/NAME.json             results documents of refocus study
+    RUN/studies/NAME.json             results documents of python -m studies
 
 Every step is skipped if its result is there, so an interrupted run resumes.
 """

@@ -32,7 +32,7 @@ from refocus.edge.bundle.tensor_file import decode_tensors
 from refocus.edge.bundle.verified_files import Content, Files, exchange, read_small, read_verified
 from refocus.edge.bundle.weight_patching import check_places
 from refocus.edge.errors import BundleError, PersonalWeightsError
-from refocus.edge.files import printable, sync_folder, sync_tree, working_folder
+from refocus.edge.files import printable, replaced, sync_folder, sync_tree, working_folder
 
 MANIFEST = "manifest.json"
 HASH_BYTES = 4  # of the SHA-256 of a photo file, by which a bundle knows it
@@ -282,9 +282,8 @@ def _check(bundle: Bundle, targets: Collection[str] | None) -> None:
 
 def write_manifest(folder: Path, manifest: Manifest) -> Bundle:
     """Writes a bundle's manifest, by rename, and loads the bundle: what is wrong shows now, not on a device."""
-    temporary = folder / f"{MANIFEST}.tmp"
-    temporary.write_bytes(encode_manifest(manifest))
-    temporary.replace(folder / MANIFEST)
+    with replaced(folder / MANIFEST) as temporary:
+        temporary.write_bytes(encode_manifest(manifest))
     return load_bundle(folder)
 
 

@@ -363,6 +363,8 @@ class ShareCard(Strict, frozen=True):
         no_shift, elsewhere, evidence_half_life: how hypotheses are weighed.
         with_head: exponent of the shares beside a head that has a history of its own.
         gated: whether the trust of the shares decides how far such a head is followed.
+        support: least probability without shares, as a part of the largest, of classes that shares may favour over the
+            most likely class; 0: any class, as in bundles from before the field.
         top: most likely classes that are kept of each photo.
         revisit: photos of the history that are looked at again with each new one.
         capacity: photos of the history that count.
@@ -384,6 +386,7 @@ class ShareCard(Strict, frozen=True):
     bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
     base: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
     gated: bool = False
+    support: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
 
     def __post_init__(self) -> None:
         if len(self.strengths) * len(self.half_lives) > MAX_SHARE_HYPOTHESES:

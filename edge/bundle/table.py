@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from refocus.edge.bundle.manifest import Artifact, Manifest
+from refocus.edge.bundle.manifest import Artifact, Manifest, ShareCard
 
 
 def artifact_table(manifest: Manifest) -> None:
@@ -45,6 +45,18 @@ def _placement(artifact: Artifact) -> str:
     return ", ".join(f"{name.removesuffix('ExecutionProvider')} {sum(ops.values())}" for name, ops in operators)
 
 
+def _calibration(shares: ShareCard) -> str:
+    if shares.temperature == 1 and not (shares.scale or shares.bias):
+        return "temperature 1 (not calibrated, or without effect)"
+    return f"temperature {shares.temperature:g}"
+
+
+def _bound(shares: ShareCard) -> str:
+    if not shares.support:
+        return "which move an answer to any class"
+    return f"which move an answer only to classes with at least {shares.support:g} times its probability"
+
+
 def _notes(manifest: Manifest) -> Iterator[str]:
     parts = {(a.head, a.precision): a.parts_bytes for a in manifest.artifacts if a.role == "head"}
     for (head, precision), sizes in parts.items():
@@ -54,7 +66,8 @@ def _notes(manifest: Manifest) -> Iterator[str]:
         yield f"{head} {precision}, weights apart: {weights}"
     for card in manifest.heads:
         if (shares := card.personalisation.shares) is not None:
-            yield f"{card.name}: class shares of up to {shares.capacity:,} photos, temperature {shares.temperature:g}"
+            how = f"{_calibration(shares)}, {_bound(shares)}"
+            yield f"{card.name}: class shares of up to {shares.capacity:,} photos, {how}"
     for artifact in manifest.artifacts:
         name = f"{artifact.head or artifact.role} {artifact.target}"
         if artifact.parity_note:

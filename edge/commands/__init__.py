@@ -15,7 +15,7 @@ from refocus.edge.commands.app import (
     run,
 )
 from refocus.edge.commands.news import show_news, shows_progress, track
-from refocus.edge.commands.options import Json, numbers, words
+from refocus.edge.commands.options import Head, HeadTarget, Json, RefuseFallback, Shares, numbers, words
 
 __all__ = [
     "DEVICE",
@@ -24,7 +24,11 @@ __all__ = [
     "PARTLY",
     "RELEASE",
     "TRAIN",
+    "Head",
+    "HeadTarget",
     "Json",
+    "RefuseFallback",
+    "Shares",
     "ThreadsOption",
     "callable_of",
     "main",

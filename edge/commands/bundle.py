@@ -12,7 +12,7 @@ import typer
 from refocus import edge
 from refocus.edge.commands import options
 from refocus.edge.commands.app import print_json, print_result
-from refocus.edge.errors import BundleError, RefocusError, RuntimeUnavailable
+from refocus.edge.errors import BundleError, RuntimeUnavailable
 
 if TYPE_CHECKING:
     from refocus.edge.bundle.manifest import Head, Manifest
@@ -83,33 +83,13 @@ def check(
     bundle: options.Bundle,
     provider: options.Provider = "",
     refuse_fallback: options.RefuseFallback = False,
-    write_golden: Annotated[
-        Path | None, typer.Option(help="write golden vectors into this new folder instead of the self-test")
-    ] = None,
-    photos: Annotated[
-        Path | None,
-        typer.Option(
-            help="with --write-golden: folder of photos; default: the bundle's self-test photos and rotated copies"
-        ),
-    ] = None,
-    golden: Annotated[
-        Path | None, typer.Option(help="verify the golden vectors of this folder instead of the self-test")
-    ] = None,
     head_target: Annotated[
         str, typer.Option(help="check only heads of this target, such as native:w16; default: all")
     ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Recognise the bundle's own photos on this machine, with every program it can run; fail on another answer."""
-    if photos is not None and write_golden is None:
-        raise RefocusError(f"--photos {photos}: expected --write-golden FOLDER, for which the photos are")
     opened = edge.load_bundle(bundle)
-    if write_golden is not None:
-        _write_golden(opened, write_golden, photos, as_json)
-        return
-    if golden is not None:
-        _compare_golden(opened, golden, as_json)
-        return
     found = edge.check(opened, provider, not refuse_fallback, head_target)
     print_result([asdict(row) for row in found], map(_told, found), as_json)
     failures = [f"{row.head} {row.target}: {row.failures[0]}" for row in found if row.failures]
@@ -127,42 +107,6 @@ def _told(row: Check) -> str:
         f"{name}: {row.same} of {row.photos} photos as {row.expected} answered, logits within"
         f" {row.largest:.1e} (tolerance {row.tolerance}), on {row.ran_on}"
     )
-
-
-def _write_golden(bundle: edge.Bundle, folder: Path, photos: Path | None, as_json: bool) -> None:
-    from refocus.edge.photos.preprocess import read_photo
-    from refocus.edge.recognize.album import find_photos
-    from refocus.edge.recognize.golden import write_golden
-
-    contents = [read_photo(file) for file in find_photos([photos])] if photos is not None else []
-    if contents:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # for copies of a person's photos
-    written = write_golden(bundle, folder, contents)
-    photos_written, sequences = len(written.photos), len(written.sequences)
-    steps = sum(len(history.steps) for history in written.sequences)
-    print_result(
-        {"golden": str(folder), "photos": photos_written, "sequences": sequences, "steps": steps},
-        f"{folder}: {photos_written} photos, {sequences} sequences of {steps} steps",
-        as_json,
-    )
-
-
-def _compare_golden(bundle: edge.Bundle, folder: Path, as_json: bool) -> None:
-    from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden
-
-    found = compare_golden(bundle, folder)
-    print_result(
-        asdict(found),
-        f"{folder}: {found.steps - found.decisions} of {found.steps} decisions as written; pixels within"
-        f" {found.pixels:.1e}, features {found.features:.1e}, logits {found.logits:.1e}, trust {found.trust:.1e}",
-        as_json,
-    )
-    if found.decisions or found.formats or not found.features <= FEATURE_TOLERANCE:
-        raise BundleError(
-            f"{bundle.folder}: {found.decisions} of {found.steps} decisions differ from {folder}, features by up to"
-            f" {found.features:.1e} (tolerance {FEATURE_TOLERANCE}), {found.formats} files of other formats by more"
-            " than their bound; see that runtime and Pillow are those it was written with"
-        )
 
 
 def upgrade(

@@ -47,7 +47,7 @@ Threads = ThreadsOption
 Shares = Annotated[
     bool,
     typer.Option(
-        "--shares/--no-shares", help="use the profile's class shares as a class prior, if the bundle supports them"
+        "--shares/--no-shares", help="use the person's class shares as a class prior, if the bundle supports them"
     ),
 ]
 Top = Annotated[int, typer.Option(min=1, help="number of labels per photo (top-k)")]

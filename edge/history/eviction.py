@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history.schema import NO_SEQUENCE
+from refocus.edge.history.schema import NO_SEQUENCE, Tally
 
 SAMPLE = 8  # photos that `redundant` draws from each of its two sources
 
 
 # Space, how many of its newest photos may not be chosen (unless there are no others), and identity of the photo that
-# needs room, a source of chance that a replay repeats -> slot of the photo to give up, and bytes of its feature.
-Policy = Callable[[sqlite3.Connection, str, int, str], tuple[int, int]]
+# needs room, a source of chance that a replay repeats -> slot of the photo to give up, bytes of its feature, identity.
+Policy = Callable[[sqlite3.Connection, str, int, str], "Victim"]
+Victim = tuple[int, int, str]
 
 
 def _limit(database: sqlite3.Connection, space: str, protect: int) -> int:
@@ -33,38 +34,38 @@ def _limit(database: sqlite3.Connection, space: str, protect: int) -> int:
     return int(found[0]) if found else NO_SEQUENCE
 
 
-def _victim(row: tuple[int, int] | None) -> tuple[int, int]:
+def _victim(row: Victim | None) -> Victim:
     if row is None:
         raise sqlite3.DatabaseError("malformed: the tally counts photos that are not there")
     return row
 
 
-def oldest(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
+def oldest(database: sqlite3.Connection, space: str, protect: int, photo: str) -> Victim:
     """The photo stored first."""
-    query = "select slot, length(value) from feature indexed by newest where space = ? order by sequence limit 1"
+    query = "select slot, length(value), photo from feature indexed by newest where space = ? order by sequence limit 1"
     return _victim(database.execute(query, (space,)).fetchone())
 
 
-def reservoir(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
+def reservoir(database: sqlite3.Connection, space: str, protect: int, photo: str) -> Victim:
     """The photo with the smallest identity.
 
     Identities are SHA-256, so those that stay are a uniform sample of all photos ever stored, and the same sample
     whatever the order: no seed and no counter to keep.
     """
     query = (
-        "select slot, length(value) from feature indexed by photo where space = ? and sequence <= ?"
+        "select slot, length(value), photo from feature indexed by photo where space = ? and sequence <= ?"
         " order by photo limit 1"
     )
     return _victim(database.execute(query, (space, _limit(database, space, protect))).fetchone())
 
 
-def redundant(database: sqlite3.Connection, space: str, protect: int, photo: str) -> tuple[int, int]:
+def redundant(database: sqlite3.Connection, space: str, protect: int, photo: str) -> Victim:
     """The older one of the two most similar photos (cosine of features) in a sample, so that a memory stays diverse.
 
     Half of the sample are the youngest photos that may go, where the copies of a burst lie together; the other half
     comes from anywhere: the photos whose identities follow that of the new one.
     """
-    head = "select slot, length(value), sequence, value from feature indexed by "
+    head = "select slot, length(value), photo, sequence, value from feature indexed by "
     near = head + "newest where space = ? and sequence <= ? order by sequence desc limit ?"
     far = head + "photo where space = ? and photo >= ? and sequence <= ? order by photo limit ?"
     limit = _limit(database, space, protect)
@@ -72,16 +73,16 @@ def redundant(database: sqlite3.Connection, space: str, protect: int, photo: str
     for start in (photo, ""):  # from the new photo's identity on, then round to the first
         missing = 2 * SAMPLE - len(rows)
         rows += database.execute(far, (space, start, limit, missing)).fetchall()
-    _, width = _victim(rows[0][:2] if rows else None)
-    sample = sorted({row[2]: row for row in rows if row[1] == width}.values(), key=lambda row: row[2])
-    features = np.frombuffer(b"".join(row[3] for row in sample), dtype="<f4").reshape(len(sample), -1)
+    _, width, _ = _victim(rows[0][:3] if rows else None)
+    sample = sorted({row[3]: row for row in rows if row[1] == width}.values(), key=lambda row: row[3])
+    features = np.frombuffer(b"".join(row[4] for row in sample), dtype="<f4").reshape(len(sample), -1)
     length = np.linalg.norm(features, axis=1, keepdims=True)
     features = np.nan_to_num(features / np.maximum(length, np.finfo(np.float32).tiny))
     similarity = features @ features.T
     similarity[np.tril_indices(len(sample))] = -2  # below any cosine: each pair once, no photo with itself
     older = int(np.argmax(similarity)) // len(sample)
-    slot, size = sample[older][:2]
-    return slot, size
+    slot, size, identity = sample[older][:3]
+    return slot, size, identity
 
 
 POLICIES: dict[str, Policy] = {"oldest": oldest, "redundant": redundant, "reservoir": reservoir}
@@ -117,20 +118,21 @@ class Bounds:
 
 
 def make_room(
-    database: sqlite3.Connection, bounds: Bounds, space: str, photo: str, size: int
+    database: sqlite3.Connection, bounds: Bounds, tally: Tally, space: str, photo: str, size: int
 ) -> tuple[int | None, list[tuple[str, str]]]:
     """Evicts until one more feature of ``size`` bytes fits, and brings the tally up to date with it.
 
     A space at its capacity gives way itself, by one photo where the bounds do not shrink it; for the bytes of the
     profile, the space that holds most gives way.
 
+    Args:
+        tally: as it is in the database; brought up to date as well.
+
     Returns:
         the slot of the last evicted photo, for the new one to overwrite, None if nothing had to go; and space and
         identity of the evicted photos.
     """
-    rows = database.execute("select space, count, bytes from tally")
-    before: dict[str, tuple[int, int]] = {name: (count, used) for name, count, used in rows}
-    after = dict(before)
+    before, after = dict(tally.spaces), tally.spaces
     slot, evicted = None, []
     capacity = bounds.capacity_of(space, before.get(space, (0, 0))[0])
     while True:
@@ -143,8 +145,8 @@ def make_room(
             break
         if slot is not None:
             database.execute("delete from feature where slot = ?", (slot,))
-        slot, freed = bounds.victim(database, crowded, bounds.protect, photo)
-        evicted += database.execute("select space, photo from feature where slot = ?", (slot,)).fetchall()
+        slot, freed, gone = bounds.victim(database, crowded, bounds.protect, photo)
+        evicted.append((crowded, gone))
         after[crowded] = after[crowded][0] - 1, after[crowded][1] - freed
     after[space] = count + 1, used + size
     for name in after:

@@ -19,13 +19,12 @@ from refocus.edge.errors import HistoryError
 from refocus.edge.history import likely_classes, rows, schema, takeout
 from refocus.edge.history.damage import Unwritable, is_full
 from refocus.edge.history.eviction import Bounds, policy
-from refocus.edge.history.journal import KnownPhotos, Record, known_of
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses, LikelyColumn
 from refocus.edge.history.profile_file import ProfileFile
 from refocus.edge.history.read_only import ReadOnlyFile
 from refocus.edge.history.recovery import Recovery
 from refocus.edge.history.rows import Entry, HistorySlice, Row, Space, remembered
-from refocus.edge.history.schema import Result
+from refocus.edge.history.schema import Result, Tally
 
 __all__ = ["Entry", "FeatureHistory", "HistorySlice", "RetentionPolicy", "Space", "stored_name"]
 
@@ -42,14 +41,12 @@ class RetentionPolicy:
 
     Attributes:
         capacity: None: ``CAPACITY``, or what a recogniser's bundle needs; a longer history then stays as long as it is.
-        journal: whether photos that come one after the other are stored in the append journal first.
     """
 
     capacity: int | None = None
     max_bytes: int = MAX_BYTES
     eviction: str = "oldest"
     durability: str = "process"
-    journal: bool = True
 
 
 class FeatureHistory:
@@ -66,10 +63,6 @@ class FeatureHistory:
 
     Time per append and per :meth:`recall` does not grow with the number of stored photos.
 
-    With ``journal``, photos that are appended one after the other, while nothing is read and nobody else writes, are
-    written to ``NAME.journal``, and move to the database 32 at a time, before anything is read, and on closing. That
-    changes what an append costs, and nothing else.
-
     Args:
         path: the profile's file; made, readable by its owner only, if it is missing.
         capacity: features kept per feature space; a space that holds more is cut to it with the next photo. None: as
@@ -79,7 +72,6 @@ class FeatureHistory:
             "reservoir" (what stays is a uniform sample of all photos ever stored).
         durability: "process" or "power".
         protect: newest photos of each space that no policy evicts, as far as the bounds allow.
-        journal: with durability "process" only.
         usual: features kept per feature space where nobody asked for a number.
         or_read_only: a history that cannot be written, as on a read-only disk, is opened to be read, if it is there;
             every write then raises.
@@ -100,7 +92,6 @@ class FeatureHistory:
         eviction: str = "oldest",
         durability: str = "process",
         protect: int = PROTECT,
-        journal: bool = False,
         usual: int = CAPACITY,
         or_read_only: bool = False,
     ) -> None:
@@ -112,7 +103,6 @@ class FeatureHistory:
         self._capacities: dict[str, int] = {}
         chosen, protected = policy(eviction), min(protect, capacity - 1)
         self._bounds = Bounds(capacity, max_bytes, protected, chosen, self._paths, self._capacities, shrinks)
-        self._eviction, self._journal = eviction, journal and durability == "process"
         self.refusal = ""
         try:
             self._file = ProfileFile(path, durability)
@@ -120,8 +110,6 @@ class FeatureHistory:
             if not or_read_only:
                 raise
             self._file, self.refusal = ReadOnlyFile(path, error), str(error)
-        self._known: KnownPhotos | None = None
-        self._last_append = "", -1, -1  # space, version and queries after it
 
     @property
     def damaged(self) -> int:
@@ -174,69 +162,15 @@ class FeatureHistory:
         value, name = self.value(feature), stored_name(name)
         _check_text(("feature space", space), ("identity of a photo", photo))
 
-        quick = self._append_to_journal(space, photo, value, name, likely) if self._journal else None
-        if quick is not None:
-            return quick
-
-        def work(database: sqlite3.Connection) -> tuple[str, ...]:
+        def work(database: sqlite3.Connection, held: Tally) -> tuple[str, ...]:
             if rows.has(database, space, photo):
                 return ()
-            evicted = rows.append(database, self._bounds, photo, {space: value}, name)
+            evicted = rows.append(database, self._bounds, photo, {space: value}, name, held=held)
             if likely is not None:
                 likely_classes.put(database, space, likely[0], {photo: likely[1]})
             return tuple(gone for where, gone in evicted if where == space)
 
-        before, reads = self._file.version, self._file.reads
-        gone = self._file.write(work, adds=True)
-        if self._journal:
-            self._follow(space, photo, gone, before, reads)
-        return gone
-
-    def _append_to_journal(
-        self, space: str, photo: str, value: bytes, name: str, likely: tuple[Classifier, LikelyClasses] | None
-    ) -> tuple[str, ...] | None:
-        """Stores a photo without SQLite; None: that cannot be done."""
-        known = self._known_of(space)
-        if known is None or self._last_append[2] != self._file.reads:
-            return None
-        if photo in known.photos:  # unless another process has erased or evicted it since
-            return () if self._file.is_unchanged else None
-        by = likely[0].identity if likely is not None else ""
-        evicted = known.evicted_for(len(value), self._bounds)
-        if evicted is None or by not in ("", known.classifier) or len(value) != known.size:
-            return None
-        bounds = known.capacity(self._bounds), self._bounds.max_bytes, self._bounds.protect, self._eviction
-        classes = likely[1].value if likely is not None else b""
-        path = self._paths.get(space, "")
-        record = Record(0, rows.milliseconds(), *bounds, space, photo, name, by, path, classes, value)
-        if not self._file.append_to_journal(record):
-            return None
-        known.stored(photo, len(value), evicted)
-        return evicted
-
-    def _known_of(self, space: str) -> KnownPhotos | None:
-        """What is known of a space, if this process found nobody else's write since."""
-        known = self._known
-        return known if known and known.space == space and known.version == self._file.version else None
-
-    def _follow(self, space: str, photo: str, evicted: Sequence[str], before: int, reads: int) -> None:
-        """After a photo was stored by SQLite: keeps up with it, or learns the space if photo comes after photo.
-
-        Args:
-            evicted: for the photo.
-            before, reads: version and queries before it.
-        """
-        version, known = self._file.version, self._known
-        in_a_row = self._last_append == (space, before, reads) and version == before + 1
-        if known is not None and known.space == space and known.version == before and version == before + 1:
-            known.photos.difference_update(evicted)
-            known.photos.add(photo)
-            known.version = version
-            if not known.refresh(self._file.peek, self._bounds):
-                self._known = None
-        else:
-            self._known = known_of(space, version, self._file.peek, self._bounds) if in_a_row else None
-        self._last_append = space, version, reads
+        return self._file.add(work)
 
     def value(self, feature: np.ndarray) -> bytes:
         """The bytes that are stored of a feature.
@@ -433,9 +367,6 @@ class FeatureHistory:
 
         A reader that keeps photos in memory asks this before it trusts them.
         """
-        known = self._known_of(space)
-        if known is not None and self._file.is_unchanged:
-            return known.version, photo in known.photos
         return self._file.look("exists(select 1 from feature where space = ? and photo = ?)", (space, photo))
 
     def numeric_paths(self, space: str) -> dict[str, int]:
@@ -467,7 +398,7 @@ class FeatureHistory:
         Raises:
             HistoryError: as :meth:`append`; nothing was stored.
         """
-        self._file.write(lambda database: likely_classes.put(database, space, by, found), adds=True)
+        self._file.add(lambda database, _: likely_classes.put(database, space, by, found))
 
     def likely_by(self, space: str) -> Classifier | None:
         """The classifier of the likely classes that are stored of a space; None: there is none."""

@@ -2,8 +2,7 @@
 
 Every write and every checkpoint happens under an exclusive lock on a file of its own (``NAME.lock``): several
 processes may share a profile, and SQLite before 3.51.3 can damage a write-ahead log that two connections write or
-check-point at once. Reads take no lock and wait for nobody, but for photos in the append journal (``journal.py``),
-which they move to the database first.
+check-point at once. Reads take no lock and wait for nobody.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import damage, journal, schema, witness
+from refocus.edge.history import damage, old_journal, schema, witness
 from refocus.edge.history.damage import GARBAGE
-from refocus.edge.history.journal import JournalFile, Record, State
 from refocus.edge.history.opening import POWER_CUT_LOSS, connect
 from refocus.edge.history.recovery import Recovery, beside, finish, make, overwrite, recover, set_aside_files
 from refocus.edge.history.rows import Row
-from refocus.edge.history.schema import Result
+from refocus.edge.history.schema import Result, Tally
 from refocus.edge.history.sqlite_pages import read_log
 from refocus.edge.history.witness import Counts, Held
 
@@ -45,8 +43,8 @@ class _Left:
         connected: file (device, inode) of the connection; None: there is none.
     """
 
-    def __init__(self, lock: int, journal: JournalFile) -> None:
-        self.lock, self.journal = lock, journal
+    def __init__(self, lock: int) -> None:
+        self.lock = lock
         self.connected: tuple[int, int] | None = None
 
     def connect(self, identity: tuple[int, int]) -> None:
@@ -67,7 +65,6 @@ class _Left:
     def close(self) -> None:
         """Gives everything back."""
         self.disconnect()
-        self.journal.close()
         os.close(self.lock)
 
 
@@ -83,7 +80,6 @@ class ProfileFile:
         recovered: what was done if this connection found the file damaged, and what was lost since it was opened.
         damaged: features that this connection found lost or unusable.
         version: a number that grows with every write that this connection knows of, by whomever.
-        reads: queries so far.
 
     Raises:
         Unwritable: nothing can be written there.
@@ -101,12 +97,10 @@ class ProfileFile:
         self._name = str(self.path)
         self._synchronous = _DURABILITY[durability]
         self._database: sqlite3.Connection | None = None
-        self._state: State | None
         self._locked = False
+        self._unfolded = False  # whether an old journal waits for room in the database
         self._identity = (0, 0)
-        self.version, self.reads = 0, 0
-        self._journal = JournalFile(beside(self.path, ".journal"))
-        self._raw, self._state = b"", None  # of the journal, when this connection last looked
+        self.version = 0
         self._changed_by_others = -1  # SQLite's count
         self._owner = os.getpid(), threading.get_ident()
         try:
@@ -115,7 +109,7 @@ class ProfileFile:
         except OSError as error:
             kind = damage.refused(error)
             raise kind(f"{path.parent} cannot hold a history ({error.strerror}); check its rights") from None
-        self._left = _Left(self._lock, self._journal)
+        self._left = _Left(self._lock)
         self._finalizer = weakref.finalize(self, self._left.close)  # of a profile that nobody closes
         self._finalizer.atexit = False
         try:
@@ -134,7 +128,11 @@ class ProfileFile:
         reason = seen_from_outside(self.path, log) or self._make_first(held) or self._try_to_connect(held, log)
         if reason:
             self._recover(reason, held)
-        self._fold_if_room()
+        try:
+            self._fold()
+        except sqlite3.Error as error:
+            if not damage.is_full(error):
+                raise
 
     def _make_first(self, held: Held | None) -> str:
         """Makes the file if it is missing; what is wrong if it should not be."""
@@ -154,7 +152,7 @@ class ProfileFile:
             if reason and not log:  # nothing to salvage them from
                 self._note(Recovery(*now.counts, None, reason, lost))
             if not log or not reason:
-                witness.write(self._lock, now)
+                self._count(held, now)
                 return ""
         except sqlite3.ProgrammingError:
             raise
@@ -171,7 +169,6 @@ class ProfileFile:
         """Puts what is readable into a fresh file and opens that. The caller holds the lock."""
         self._note(recover(self.path, reason, held))
         witness.write(self._lock, self._connect())
-        self._publish_write()
 
     def _note(self, found: Recovery) -> None:
         self.recovered = found.after(self.recovered)
@@ -194,37 +191,41 @@ class ProfileFile:
         Raises:
             HistoryError: the file cannot be read.
         """
-        self.reads += 1
-        return self.peek(query, parameters)
-
-    def peek(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
-        """As :meth:`read`, and not counted among the queries."""
         self._check_usable()
-        self._settle()
         return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
-    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False, adds: bool = False) -> Result:
+    def write(self, work: Callable[[sqlite3.Connection], Result], durably: bool = False) -> Result:
         """Runs one transaction under the lock. If the file is damaged, it is repaired and ``work`` runs again.
 
         Args:
             work: what to do with the connection; it may run twice, the first time without effect.
             durably: survive a power cut whatever the profile's durability. A write of labels or settings does.
-            adds: it stores a new photo, and removes none but those that the bounds evict for it.
 
         Raises:
             HistoryError: the disk is full, the file may not be written or cannot be repaired. Nothing was changed.
         """
+        return self._write(lambda database, _: work(database), durably, adds=False)
 
+    def add(self, work: Callable[[sqlite3.Connection, Tally], Result]) -> Result:
+        """As :meth:`write`, for work that removes no photos but those that the bounds evict for a new one.
+
+        Args:
+            work: gets the tally as it is in the database, and brings it up to date.
+        """
+        return self._write(work, durably=False, adds=True)
+
+    def _write(self, work: Callable[[sqlite3.Connection, Tally], Result], durably: bool, adds: bool) -> Result:
         def once() -> Result:
             return self._transaction(self._current(), work, durably, adds)
 
-        def settled() -> Result:
-            self._fold()
+        def folded() -> Result:
+            if self._unfolded:
+                self._fold()
             result = self.guarded(once)
             self.version += 1
             return result
 
-        return self._under_lock(settled)
+        return self._under_lock(folded)
 
     def guarded(self, work: Callable[[], Result]) -> Result:
         """Runs ``work``, which reads or writes rows; if the file turns out to be damaged, repairs it and runs it again.
@@ -257,7 +258,6 @@ class ProfileFile:
         """
 
         def work() -> None:
-            self._fold_if_room()
             try:
                 damage.inspect(self._current(), whole=True)
             except sqlite3.Error as error:
@@ -266,18 +266,23 @@ class ProfileFile:
         self._under_lock(work)
 
     def _transaction(
-        self, database: sqlite3.Connection, work: Callable[[sqlite3.Connection], Result], durably: bool, adds: bool
+        self,
+        database: sqlite3.Connection,
+        work: Callable[[sqlite3.Connection, Tally], Result],
+        durably: bool,
+        adds: bool,
     ) -> Result:
         """One transaction, after which the record beside the file counts what it left."""
         before, held = witness.read(self._lock), Held()
-        if (state := self._look_at_state()) is not None:
-            self._publish(state.during_a_write())
 
         def counted(database: sqlite3.Connection) -> Result:
             nonlocal held
-            result = work(database)
-            known = before if before is not None and before.sure and not durably else None
-            held = witness.count(database) if known is None else witness.with_features(known, database)
+            tally = schema.tally(database)
+            result = work(database, tally)
+            if before is None or not before.sure or durably:
+                held = witness.count(database)
+            else:
+                held = witness.with_features(before, tally if adds else schema.tally(database))
             if not adds:
                 witness.mark_unsure(self._lock, durably)
             return result
@@ -293,10 +298,34 @@ class ProfileFile:
         finally:
             if durably:
                 database.execute(f"pragma synchronous={self._synchronous}")
-            self._publish_write()
-        witness.write(self._lock, held)
-        self._write_log_back()
+        self._count(before, held)
         return result
+
+    def _count(self, before: Held | None, now: Held) -> None:
+        """Renews the record beside the file, and first syncs the log where a power cut could take more photos than is
+        promised: the record stays behind until that is done, whoever is killed."""
+        if before is None or before.newest // POWER_CUT_LOSS != now.newest // POWER_CUT_LOSS:
+            with contextlib.suppress(sqlite3.Error):  # a full disk: the log goes on
+                self._current().execute("pragma wal_checkpoint(passive)").fetchone()
+        witness.write(self._lock, now)
+
+    def _fold(self) -> None:
+        """Moves photos to the database that a development version of 0.2 left in a journal. The caller holds the lock.
+
+        On a full disk they stay there; whoever writes next tries again.
+        """
+        self._unfolded = True
+        if (left := old_journal.look(self.path, self._lock)) is not None:
+            lost = self.guarded(
+                lambda: self._transaction(
+                    self._current(), lambda database, _: old_journal.fold(database, left), durably=True, adds=False
+                )
+            )
+            if lost:
+                held = witness.count(self._current())
+                self._note(Recovery(*held.counts, None, "its journal is damaged", Counts(lost), left.state is not None))
+        old_journal.forget(self.path, self._lock)
+        self._unfolded = False
 
     def _repair(self, error: BaseException) -> None:
         """Recovers the file if it is damaged, else raises the error. The caller holds the lock."""
@@ -381,125 +410,16 @@ class ProfileFile:
             self._database = None
 
     def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
-        """:attr:`version`, and the answer to a question, an SQL expression, as of that version."""
-        # The count of changes by others is read within the transaction that answers the question.
-        query = f"select {question}, data_version from pragma_data_version"  # noqa: S608
-        answer, others = self.peek(query, parameters)[0]
-        self._note_others(others)
+        """:attr:`version`, and the answer to a question, an SQL expression, as of that version or just before it."""
+        answer = self.read(f"select {question}", parameters)[0][0]
+        # Asked second: a write in between makes the version newer than the answer, and a reader looks once more.
+        self._note_others(self._current().execute("pragma data_version").fetchone()[0])
         return self.version, bool(answer)
 
     def _note_others(self, others: int) -> None:
-        """Takes note of SQLite's count of changes by other connections, Refocus 0.1 among them."""
+        """Takes note of SQLite's count of changes by other connections."""
         self.version += others != self._changed_by_others
         self._changed_by_others = others
-
-    # ---- the journal
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether nobody wrote since this connection last looked, and the file is in its place: no query is made."""
-        if self._lock < 0 or self._database is None or self._state is None or not self._state.is_settled:
-            return False
-        return journal.read_raw(self._lock) == self._raw and not self._replaced()
-
-    def append_to_journal(self, record: Record) -> bool:
-        """Stores a photo in the journal; it survives a kill once this returns.
-
-        Args:
-            record: its serial is given here.
-
-        Returns:
-            False if it was not stored: somebody else wrote since this connection last looked, or the journal is full.
-
-        Raises:
-            HistoryError: the disk is full, or the file may not be written. Nothing was stored.
-        """
-        if self._owner[1] != threading.get_ident():
-            raise sqlite3.ProgrammingError("a profile that was opened in one thread is used in another")
-        return self._under_lock(lambda: self._append_to_journal(record))
-
-    def _append_to_journal(self, record: Record) -> bool:
-        state = self._state
-        if not self.is_unchanged or state is None or state.pending >= journal.MOST_RECORDS:
-            return False
-        if state.used >= journal.MOST_BYTES or not self._journal.is_writable:
-            return False
-        content = record._replace(serial=state.last + 1).encode()
-        self._journal.write(content, state.used)
-        now = state._replace(changes=state.changes + 2, last=state.last + 1, used=state.used + len(content))
-        raw = now.encode()
-        journal.write_raw(self._lock, raw)
-        self._raw, self._state = raw, now
-        self.version += 1
-        return True
-
-    def _look_at_state(self) -> State | None:
-        """The state that all processes share; a change by others counts as a new version."""
-        raw = journal.read_raw(self._lock)
-        if raw != self._raw or not raw:
-            before, self._raw, self._state = self._state, raw, journal.decode_state(raw)
-            self.version += before is None or self._state is None or self._state.changes != before.changes
-        return self._state
-
-    def _publish(self, state: State) -> None:
-        """Changes the state. Where the disk takes no byte there is none, and everybody asks SQLite."""
-        self._state, self._raw = state, state.encode()
-        try:
-            journal.write_raw(self._lock, self._raw)
-        except OSError:
-            self._raw = b""
-
-    def _publish_write(self) -> None:
-        """Counts a write. Where there is no state none is made: a new one says that the journal holds nothing, which
-        :meth:`_fold` alone can say."""
-        if (state := self._look_at_state()) is not None:
-            self._publish(state.after_a_write())
-
-    def _settle(self) -> None:
-        """Moves photos in the journal to the database, so that a query finds them."""
-        state = self._look_at_state()
-        if state is None or state.pending:
-            self._under_lock(self._fold_if_room)
-
-    def _fold_if_room(self) -> None:
-        """As :meth:`_fold`; on a full disk the photos stay in the journal, and queries find those in the database."""
-        try:
-            self._fold()
-        except sqlite3.Error as error:
-            if not damage.is_full(error):
-                raise
-
-    def _fold(self) -> None:
-        """Moves photos in the journal to the database. The caller holds the lock."""
-        self._current()  # which may open another file, and do all of this
-        state = self._look_at_state()
-        if state is not None and not state.pending:
-            if self._journal.open() and self._journal.size:  # of records that are in the database
-                self._journal.empty()
-            return
-        found = self._journal.read(state.used if state is not None else journal.MOST_READ)
-        records, whole, gone, folded = journal.unfolded(
-            found, state, self.guarded(lambda: journal.folded(self._current()))
-        )
-        if whole:
-            self.guarded(lambda: self._transaction(self._current(), lambda d: journal.fold(d, whole), False, True))
-        self._journal.empty()
-        now = self._state or State.new()
-        last = max(now.last, folded, *(record.serial for record in records))
-        self._publish(now._replace(folded=last, last=last, used=0, unsynced=now.unsynced + len(records)))
-        self._write_log_back()
-        self._note_others(self._current().execute("pragma data_version").fetchone()[0])
-        if gone:
-            held = witness.read(self._lock) or Held()
-            self._note(Recovery(*held.counts, None, "its journal is damaged", Counts(gone), state is not None))
-
-    def _write_log_back(self) -> None:
-        """Syncs the log before a power cut could take more photos than is promised."""
-        state = self._state
-        if state is not None and state.unsynced >= POWER_CUT_LOSS - journal.MOST_RECORDS:
-            with contextlib.suppress(sqlite3.Error):  # a full disk: the log goes on
-                self._current().execute("pragma wal_checkpoint(passive)").fetchone()
-            self._publish(state._replace(unsynced=0))
 
     # ---- the end
 
@@ -514,8 +434,6 @@ class ProfileFile:
         """
 
         def work() -> None:
-            self._fold()
-            self._journal.empty(durably=True)
             database = self._current()
             if shrink:
                 try:
@@ -547,13 +465,12 @@ class ProfileFile:
         def work() -> None:
             self._disconnect()
             witness.mark_unsure(self._lock, durably=True)
-            state = self._look_at_state() or State.new()
-            self._journal.close()
-            for ending in ("-wal", "", "-shm", ".journal"):
+            old_journal.forget(self.path, self._lock)
+            for ending in ("-wal", "", "-shm"):
                 overwrite(beside(self.path, ending))
             make(self.path)
             witness.write(self._lock, self._connect())
-            self._publish(state._replace(folded=state.last, used=0, unsynced=0).after_a_write())
+            self._unfolded = False
             self.version += 1
 
         self._under_lock(work)
@@ -568,11 +485,11 @@ class ProfileFile:
         self._under_lock(work)
 
     def close(self) -> None:
-        """Moves photos in the journal to the database. Where that fails, they wait in it for the next opening."""
+        """Closes the profile; the last connection to it writes the log back."""
         if self._lock >= 0:
             try:
                 if self._owner[0] == os.getpid():
-                    self._under_lock(self._leave)
+                    self._under_lock(self._disconnect)
             finally:
                 self._let_go()
 
@@ -585,16 +502,6 @@ class ProfileFile:
         self._database = None
         self._finalizer()
         self._lock = -1
-
-    def _leave(self) -> None:
-        try:
-            with contextlib.suppress(sqlite3.Error, HistoryError, OSError):
-                if self._database is not None:
-                    self._fold()
-            state = self._look_at_state()
-            self._journal.close(delete=state is not None and not state.pending)
-        finally:
-            self._disconnect()  # the last to close makes a checkpoint
 
 
 def seen_from_outside(path: Path, log: bytes) -> str:

@@ -1,8 +1,8 @@
 """A profile in a place that takes no writes: a copy in memory, to be read.
 
-SQLite writes beside a file that it reads, and photos in the append journal are moved to the database before a query.
-Here the database, its log and the journal are put together in memory, and nothing is written to any disk. The copy is
-made again once a file of the profile has changed: somebody else may be able to write there.
+SQLite writes beside a file that it reads. Here the database, its log and the journal that a development version may
+have left are put together in memory, and nothing is written to any disk. The copy is made again once a file of the
+profile has changed: somebody else may be able to write there.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import damage, journal, schema, witness
+from refocus.edge.history import damage, old_journal, schema, witness
 from refocus.edge.history.damage import GARBAGE, Unwritable
-from refocus.edge.history.journal import State
+from refocus.edge.history.old_journal import Left
 from refocus.edge.history.opening import BUSY_SECONDS, READ_AT_OPENING
 from refocus.edge.history.profile_file import ProfileFile, seen_from_outside
 from refocus.edge.history.recovery import Recovery, beside
@@ -48,7 +47,7 @@ class ReadOnlyFile(ProfileFile):
     def __init__(self, path: Path, refusal: Unwritable) -> None:
         self.path, self._refusal = path.resolve(), refusal
         self.recovered: Recovery | None = None
-        self.damaged, self.version, self.reads = 0, 0, 0
+        self.damaged, self.version = 0, 0
         self._database: sqlite3.Connection | None = None
         self._copied: tuple[object, ...] = ()  # what the files were then
         self._closed = False
@@ -56,7 +55,7 @@ class ReadOnlyFile(ProfileFile):
 
     # ---- reading
 
-    def peek(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
+    def read(self, query: str, parameters: Sequence[Any] = ()) -> list[Row]:
         """As of :class:`ProfileFile`."""
         return self.guarded(lambda: self._current().execute(query, parameters).fetchall())
 
@@ -75,7 +74,7 @@ class ReadOnlyFile(ProfileFile):
 
     def look(self, question: str, parameters: Sequence[Any]) -> tuple[int, bool]:
         """As of :class:`ProfileFile`."""
-        answer = self.peek(f"select {question}", parameters)[0][0]
+        answer = self.read(f"select {question}", parameters)[0][0]
         return self.version, bool(answer)
 
     def verify(self) -> None:
@@ -85,11 +84,6 @@ class ReadOnlyFile(ProfileFile):
             HistoryError: something is damaged.
         """
         self.guarded(lambda: damage.inspect(self._current(), whole=True))
-
-    @property
-    def is_unchanged(self) -> bool:
-        """False: nothing is kept in step with the file."""
-        return False
 
     # ---- what is refused
 
@@ -133,7 +127,7 @@ class ReadOnlyFile(ProfileFile):
 
         The journal is read first: photos that somebody moves to the database meanwhile are in both, and count once.
         """
-        held, state, records = self._beside()
+        held, left = self._beside()
         log = read_log(self.path)
         if not self.path.exists():
             raise self._refusal
@@ -148,7 +142,7 @@ class ReadOnlyFile(ProfileFile):
             if version < schema.SAME_TABLES:
                 schema.upgrade(memory)
             damage.inspect(memory, whole=self.path.stat().st_size <= READ_AT_OPENING)
-            self._add_journal(memory, held, state, records)
+            self._add_journal(memory, held, left)
         except BaseException:
             memory.close()
             raise
@@ -160,29 +154,26 @@ class ReadOnlyFile(ProfileFile):
         how = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
         return sqlite3.connect(f"{self.path.as_uri()}?{how}", uri=True, isolation_level=None, timeout=BUSY_SECONDS)
 
-    def _beside(self) -> tuple[Held | None, State | None, bytes]:
-        """The record and the state in the lock file, and the journal."""
-        held, state = None, None
-        with contextlib.suppress(OSError), _opened(beside(self.path, ".lock")) as lock:
-            held, state = witness.read(lock), journal.decode_state(journal.read_raw(lock))
-        most = state.used if state is not None else journal.MOST_READ
-        with contextlib.suppress(FileNotFoundError), _opened(beside(self.path, ".journal")) as file:
-            return held, state, os.pread(file, min(most, journal.MOST_READ, os.fstat(file).st_size), 0)
-        return held, state, b""
+    def _beside(self) -> tuple[Held | None, Left | None]:
+        """The record in the lock file, and the journal."""
+        try:
+            lock = os.open(beside(self.path, ".lock"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return None, old_journal.look(self.path, None)
+        try:
+            return witness.read(lock), old_journal.look(self.path, lock)
+        finally:
+            os.close(lock)
 
-    def _add_journal(self, memory: sqlite3.Connection, held: Held | None, state: State | None, records: bytes) -> None:
+    def _add_journal(self, memory: sqlite3.Connection, held: Held | None, left: Left | None) -> None:
         """Moves the journal's photos to the copy, and notes what is missing."""
         self.recovered, now = None, witness.count(memory)
         if any(lost := witness.missing(held, now)):
             self.recovered = Recovery(*now.counts, None, "its newest writes are missing", lost)
-        if state is None or state.pending:
-            found = journal.unfolded(records, state, journal.folded(memory))
-            if found.whole:
-                schema.commit(memory, lambda database: journal.fold(database, found.whole))
-            if found.lost:
-                counts, lost = witness.count(memory).counts, Counts(found.lost)
-                noted = Recovery(*counts, None, "its journal is damaged", lost, state is not None)
-                self.recovered = noted.after(self.recovered)
+        if left is not None and (missing := schema.commit(memory, lambda database: old_journal.fold(database, left))):
+            counts = witness.count(memory).counts
+            noted = Recovery(*counts, None, "its journal is damaged", Counts(missing), left.state is not None)
+            self.recovered = noted.after(self.recovered)
         self.damaged = self.recovered.lost.features if self.recovered is not None else 0
 
     # ---- the end
@@ -196,19 +187,3 @@ class ReadOnlyFile(ProfileFile):
         if self._database is not None:
             self._database.close()
             self._database = None
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of a regular file, to be read.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise FileNotFoundError(f"{path} is no regular file")
-        yield descriptor
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,17 @@ import numpy as np
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import likely_classes
 from refocus.edge.history.eviction import Bounds, make_room, oldest
-from refocus.edge.history.schema import INSERT, NO_SEQUENCE, TWO_COLUMNS, feature_seal, first_row, pair_seal, recount
+from refocus.edge.history.schema import (
+    INSERT,
+    NO_SEQUENCE,
+    TWO_COLUMNS,
+    Tally,
+    feature_seal,
+    first_row,
+    pair_seal,
+    recount,
+    tally,
+)
 
 Row = tuple[Any, ...]  # slot, sequence, photo, stored, name, seal, value
 Read = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]  # a query and its parameters -> its rows
@@ -107,12 +117,14 @@ def append(
     name: str,
     stored: int = 0,
     any_width: bool = False,
+    held: Tally | None = None,
 ) -> list[tuple[str, str]]:
     """Stores a photo of which no space has anything, by space, as the newest of the profile.
 
     Args:
         stored: milliseconds since 1970, UTC; 0: now.
         any_width: stores features of other widths than a space has, too: those that somebody was told are stored.
+        held: tally of the database, if the caller has read it; brought up to date.
 
     Returns:
         space and identity of the photos that were evicted for it.
@@ -120,14 +132,13 @@ def append(
     Raises:
         HistoryError: as :func:`check_width`.
     """
-    # One look per space: the index orders places within a space, and there are few spaces.
-    newest = "select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally"
-    place, stored = (database.execute(newest).fetchone()[0] or 0) + 1, stored or milliseconds()
-    evicted = []
+    held, evicted, stored = held or tally(database), [], stored or milliseconds()
     for space, value in values.items() if not any_width else ():
-        check_width(reading(database), space, len(value))
+        if held.sizes.get(space, len(value)) != len(value):
+            check_width(reading(database), space, len(value))
     for space, value in values.items():
-        evicted += _put(database, bounds, (space, place, photo, stored, name), value)
+        evicted += _put(database, bounds, held, (space, held.newest + 1, photo, stored, name), value)
+    held.newest += 1
     return evicted
 
 
@@ -201,7 +212,7 @@ def fill(database: sqlite3.Connection, bounds: Bounds, what: Filling, photo: str
     if seal != feature_seal(what.source, place, photo, stored, name, theirs):
         return False  # the place may be damaged too
     bounds = replace(bounds, victim=oldest, shrinks=False)
-    _put(database, bounds, (what.target, place, photo, stored, name), value)
+    _put(database, bounds, tally(database), (what.target, place, photo, stored, name), value)
     return True
 
 
@@ -234,11 +245,11 @@ def change(database: sqlite3.Connection, expected: Setting, value: str | None) -
 
 
 def _put(
-    database: sqlite3.Connection, bounds: Bounds, row: tuple[str, int, str, int, str], value: bytes
+    database: sqlite3.Connection, bounds: Bounds, held: Tally, row: tuple[str, int, str, int, str], value: bytes
 ) -> list[tuple[str, str]]:
     """Stores a row: space, sequence, photo, time and name, and the feature's bytes; what was evicted for it."""
     space, _, photo, _, _ = row
-    slot, evicted = make_room(database, bounds, space, photo, len(value))
+    slot, evicted = make_room(database, bounds, held, space, photo, len(value))
     whole = (*row, feature_seal(*row, value), value)
     if slot is None:
         slot = int(database.execute(INSERT, whole).lastrowid or 0)
@@ -258,10 +269,10 @@ def _floor(database: sqlite3.Connection, bounds: Bounds, what: Filling, size: in
 
     No photo of another space is ever evicted for it: that would eat up the history that one may want to go back to.
     """
-    tally = {space: (count, used) for space, count, used in database.execute("select space, count, bytes from tally")}
-    if sum(used for _, used in tally.values()) + size > bounds.max_bytes:
+    spaces = tally(database).spaces
+    if sum(used for _, used in spaces.values()) + size > bounds.max_bytes:
         return NO_SEQUENCE
-    if tally.get(what.target, (0, 0))[0] < bounds.capacity_of(what.target):
+    if spaces.get(what.target, (0, 0))[0] < bounds.capacity_of(what.target):
         return -1
     if not what.make_room:
         return NO_SEQUENCE

@@ -10,6 +10,7 @@ import contextlib
 import sqlite3
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -135,6 +136,38 @@ def recount(database: sqlite3.Connection) -> None:
     """Writes ``tally`` again, inside the caller's transaction."""
     database.execute("delete from tally")
     database.execute("insert into tally select space, count(*), sum(length(value)) from feature group by space")
+
+
+@dataclass
+class Tally:
+    """Features of a profile.
+
+    Attributes:
+        spaces: number of features and their bytes, by space.
+        sizes: bytes of the newest feature, by space; only of spaces with features.
+        newest: place of the newest photo; 0 if there is none.
+    """
+
+    spaces: dict[str, tuple[int, int]]
+    sizes: dict[str, int]
+    newest: int
+
+
+_TALLY = (
+    "select space, count, bytes, (select max(sequence) from feature indexed by newest where space = tally.space),"
+    " (select length(value) from feature indexed by newest where space = tally.space order by sequence desc limit 1)"
+    " from tally"
+)
+
+
+def tally(database: sqlite3.Connection) -> Tally:
+    """Read the tally and the newest photo of each space, in a time that does not grow with the number of features."""
+    rows = database.execute(_TALLY).fetchall()
+    return Tally(
+        {space: (count, used) for space, count, used, _, _ in rows},
+        {space: size for space, _, _, _, size in rows if size is not None},
+        max((sequence or 0 for _, _, _, sequence, _ in rows), default=0),
+    )
 
 
 def check_ours(database: sqlite3.Connection, path: Path) -> int:

@@ -19,6 +19,8 @@ import zlib
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from refocus.edge.history.schema import Tally, tally
+
 _RECORD = struct.Struct("<4sIqqqqI")  # magic, sure, features, labels, settings, newest, digest; then their CRC-32
 _MAGIC = b"RfW1"
 _SIZE = _RECORD.size + 4
@@ -75,16 +77,10 @@ def mark_unsure(lock: int, durably: bool) -> None:
     write(lock, replace(read(lock) or Held(), sure=False), durably)
 
 
-_FEATURES = (
-    "select (select total(count) from tally),"
-    " (select max((select max(sequence) from feature indexed by newest where space = tally.space)) from tally)"
-)
-
-
-def with_features(held: Held, database: sqlite3.Connection) -> Held:
-    """The record with its features counted again; the time does not grow with their number."""
-    features, newest = database.execute(_FEATURES).fetchone()
-    return replace(held, counts=held.counts._replace(features=int(features)), newest=newest or 0, sure=True)
+def with_features(held: Held, tally: Tally) -> Held:
+    """The record with the features of a tally."""
+    features = sum(count for count, _ in tally.spaces.values())
+    return Held(Counts(features, held.counts.labels, held.counts.settings), tally.newest, held.digest)
 
 
 def count(database: sqlite3.Connection) -> Held:
@@ -94,7 +90,7 @@ def count(database: sqlite3.Connection) -> Held:
         seals = database.execute(f"select seal from {table} order by {key}").fetchall()  # noqa: S608
         numbers.append(len(seals))
         digest = zlib.crc32(b"".join(seal for (seal,) in seals), digest)
-    return with_features(Held(Counts(0, *numbers), digest=digest), database)
+    return with_features(Held(Counts(0, *numbers), digest=digest), tally(database))
 
 
 def missing(before: Held | None, now: Held) -> Counts:

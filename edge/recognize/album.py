@@ -526,5 +526,5 @@ def _write(report: Report, top: int, out: Path) -> None:
 
 
 def _discard(work_file: Path) -> None:
-    for file in (*set_aside_files(work_file), work_file, beside(work_file, ".journal"), beside(work_file, ".lock")):
+    for file in (*set_aside_files(work_file), work_file, beside(work_file, ".lock")):
         file.unlink(missing_ok=True)

@@ -17,6 +17,10 @@ Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
   prior_j exp(E_j). Old evidence fades, so that another hypothesis can take over (Raftery, Karny and Ettler, "Online
   prediction under model uncertainty via dynamic model averaging", Technometrics 52(1), 2010, equation 15).
 - A share ``elsewhere`` of the photos is of anything: s = elsewhere b + (1 - elsewhere) sum_j w_j s_j.
+- The shift is bounded by the photo. The likelihood above has no place for photos of none of the C classes. They pile up
+  in classes that attract them, which would then attract other photos too. A class whose probability without shares is
+  below ``support`` times the largest one cannot gain on the most likely class, see :func:`excess`: the best class with
+  shares is one that the answer without them supports.
 
 One photo costs O(k): only its k most likely classes take part. The other classes share the rest of its probability in
 proportion to b, and its responsibility for them counts as prior. A new photo's E-step is followed by those of
@@ -69,6 +73,8 @@ class ShareSettings:
             knows part of what shares say.
         gated: whether the trust of the shares decides how far such a head is followed, see :func:`beside_head`: a gate
             that needs no training.
+        support: least probability without shares, as a part of the largest one, of classes that shares may favour over
+            the most likely class, in [0, 1); 0: any class.
         top: k.
         revisit: older photos whose E-step is repeated with each new photo.
         capacity: photos that are taken into account; older ones are forgotten.
@@ -86,6 +92,7 @@ class ShareSettings:
     evidence_half_life: float = 16.0
     with_head: float = 0.5
     gated: bool = False
+    support: float = 0.07
     top: int = 8
     revisit: int = 4
     capacity: int = 4096
@@ -117,6 +124,7 @@ class ShareSettings:
             "no_shift": (0 <= self.no_shift < 1, "from 0 to below 1"),
             "elsewhere": (0 <= self.elsewhere <= 1, "from 0 to 1"),
             "with_head": (0 <= self.with_head <= 1, "from 0 to 1"),
+            "support": (0 <= self.support < 1, "from 0 to below 1"),
             "evidence_half_life": (0 <= self.evidence_half_life < math.inf, "a number of photos, 0 for never"),
             "top": (1 <= self.top <= MOST_TOP, f"from 1 to {MOST_TOP}"),
             "revisit": (0 <= self.revisit <= self.capacity, "from 0 to capacity"),
@@ -163,8 +171,10 @@ class ShareAnswer(NamedTuple):
     """One photo's answer with shares.
 
     Attributes:
-        logits: (C,) calibrated logits plus log(s / b); their softmax is the answer.
+        logits: (C,) calibrated logits plus the bounded shift; their softmax is the answer.
         plain_logits: (C,) calibrated logits of the classifier alone.
+        shift: (C,) log(s / b), not bounded.
+        support: by which the shift is bounded, see :func:`excess`.
         trust: probability, given the photo, that its class is drawn from the person's shares rather than from b ("no
             shift" or "elsewhere"); 0 without history.
         alone: (C,) probabilities of the classifier alone, calibrated.
@@ -176,17 +186,13 @@ class ShareAnswer(NamedTuple):
 
     logits: np.ndarray
     plain_logits: np.ndarray
+    shift: np.ndarray
+    support: float
     alone: np.ndarray
     trust: float
     moved: float
     estimate: Shares
     row: LikelyClasses
-
-    @property
-    def shift(self) -> np.ndarray:
-        """(C,) log(s / b)."""
-        shift: np.ndarray = self.logits - self.plain_logits
-        return shift
 
 
 @dataclass
@@ -412,14 +418,15 @@ class ClassShares:
             return found[0]
         plain = self.calibrated(outputs)
         now = self.estimate()
-        ratio = np.maximum(now.shares, _TINY) / self._base
-        alone = softmax(plain)
-        weighed = alone * ratio
+        alone, support = softmax(plain), self.settings.support
+        shift = np.log(np.maximum(now.shares, _TINY) / self._base)
+        bounded = shift - excess(plain, shift, support)
+        weighed = alone * np.exp(bounded)
         likelihood = float(weighed.sum())
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        return ShareAnswer(plain + np.log(ratio), plain, alone, trust, moved, now, self.row_of(alone))
+        return ShareAnswer(plain + bounded, plain, shift, support, alone, trust, moved, now, self.row_of(alone))
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own and class shares.
@@ -451,7 +458,7 @@ class ClassShares:
         Returns:
             its logits (C,), and the probability by which ``logits`` moved from them.
         """
-        unmoved = answer._replace(logits=answer.plain_logits)
+        unmoved = answer._replace(shift=np.zeros(self.classes))
         found = beside_head(head.astype(np.float64), unmoved, self.settings.with_head, self.settings.gated)
         return found, 0.5 * float(np.abs(softmax(logits) - softmax(found)).sum())
 
@@ -463,9 +470,9 @@ class ClassShares:
         found = self._native.answer(self._time, self._origin, len(self), outputs, head)
         if found is None:
             return None
-        logits, shared, plain, alone, shares, weights, evidence, trust, moved, *kept = found
+        logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept = found
         now, row = Shares(shares, weights, evidence, len(self)), LikelyClasses(*kept)
-        return ShareAnswer(shared, plain, alone, trust, moved, now, row), logits
+        return ShareAnswer(shared, plain, shift, self.settings.support, alone, trust, moved, now, row), logits
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.
@@ -567,7 +574,12 @@ class ClassShares:
         settings = self.settings
         of = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
         calibration = self._scale, self._bias, settings.temperature
-        more = calibration, self._evidence_fading, settings.revisit, (settings.with_head, settings.gated)
+        more = (
+            calibration,
+            self._evidence_fading,
+            settings.revisit,
+            (settings.with_head, settings.support, settings.gated),
+        )
         return NativeShares(of, settings.elsewhere, self.classes, self.k, *more)
 
     def _place(self) -> None:
@@ -625,6 +637,29 @@ class ClassShares:
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
 
 
+def excess(without: np.ndarray, shift: np.ndarray, support: float) -> np.ndarray:
+    """Return the part of a shift by which unsupported classes would gain on the most likely class without shares.
+
+    Class c is supported if its probability is at least ``support`` times the largest one. Without its excess the shift
+    of any other class is min(shift(c), shift(t)), where t is the most likely class: the odds of c to t do not grow, so
+    that it cannot overtake t, and the most likely class with shares is a supported one.
+
+    Args:
+        without: (C,) logits of the answer without shares.
+        shift: (C,) logarithms by which shares would move them.
+        support: in [0, 1); 0: all classes are supported.
+
+    Returns:
+        (C,) numbers from 0, to be subtracted from the shift.
+    """
+    best = int(without.argmax())
+    if not support:
+        return np.zeros_like(shift)
+    supported = without >= without[best] + math.log(support)
+    found: np.ndarray = np.where(supported, 0.0, np.maximum(shift - shift[best], 0.0))
+    return found
+
+
 def beside_head(delivered: np.ndarray, answer: ShareAnswer, exponent: float, gated: bool = False) -> np.ndarray:
     """Logits (C,) of a head that has a history of its own, with shares.
 
@@ -632,17 +667,23 @@ def beside_head(delivered: np.ndarray, answer: ShareAnswer, exponent: float, gat
     shares, and the classifier with shares by the rest: (1 - t) (log p + log(s / b)) + t (log q + g log(s / b)). A photo
     that is not of the classes that the person meets has a small t, and is not left to a head that was given them.
 
+    The shift is bounded as that of the classifier alone, by the answer that it changes: log q, or if gated
+    (1 - t) log p + t log q.
+
     Args:
         delivered: (C,) logits of the head.
         answer: of the shares to the same photo.
         exponent: g in [0, 1].
         gated: see above.
     """
-    head: np.ndarray = _log_softmax(delivered) + exponent * answer.shift
-    if not gated:
-        return head
-    mixed: np.ndarray = (1 - answer.trust) * _log_softmax(answer.logits) + answer.trust * head
-    return mixed
+    without = _log_softmax(delivered)
+    logits, part = without + exponent * answer.shift, exponent
+    if gated:
+        trust = answer.trust
+        logits = (1 - trust) * _log_softmax(answer.plain_logits + answer.shift) + trust * logits
+        without, part = (1 - trust) * answer.plain_logits + trust * without, 1 - trust + trust * exponent
+    bounded: np.ndarray = logits - part * excess(without, answer.shift, answer.support)
+    return bounded
 
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:

@@ -149,8 +149,9 @@ class RetrievalIndex:
     within a few hundredths (Johnson and Lindenstrauss 1984), and the best candidates are then compared whole, from the
     file.
 
-    The most similar photos tell least about a person: they are what the encoder takes for the same thing, mistakes
-    included (``refocus study memories``). A sample that is spread evenly over all ranks of similarity shows the person
+    The most similar photos say least about a person: they are what the encoder takes for the same thing, mistakes
+    included (``python -m studies memories``).
+    A sample that is spread evenly over all ranks of similarity shows the person
     whole.
 
     Args:

@@ -142,7 +142,9 @@ class LabelShares:
         alone, self._trust = sigmoid(plain), np.array([one.trust for one in found])
         now, moved = _joined([one.estimate for one in found]), float(np.mean([one.moved for one in found]))
         logits = np.array([one.logits[0] - one.logits[1] for one in found])
-        return ShareAnswer(logits, plain, alone, float(self._trust.mean()), moved, now, _row(alone))
+        shift = np.array([one.shift[0] - one.shift[1] for one in found])
+        support, trust = self.settings.support, float(self._trust.mean())
+        return ShareAnswer(logits, plain, shift, support, alone, trust, moved, now, _row(alone))
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own, logits (C,), and the person's rates; see
@@ -157,7 +159,7 @@ class LabelShares:
 
     def without(self, head: np.ndarray, answer: ShareAnswer, logits: np.ndarray) -> tuple[np.ndarray, float]:
         """As :meth:`refocus.edge.recognize.class_shares.ClassShares.without`, for the last photo that was answered."""
-        unmoved = answer._replace(logits=answer.plain_logits)
+        unmoved = answer._replace(shift=np.zeros(self.classes))
         found = self.beside(head.astype(np.float64), unmoved, self.settings.with_head)
         return found, float(np.abs(sigmoid(logits) - sigmoid(found)).mean())
 
@@ -169,11 +171,12 @@ class LabelShares:
             answer: of the shares to the same photo, the last one that was answered.
             exponent: of the shares, in [0, 1].
         """
-        with_shares: np.ndarray = head + exponent * answer.shift
-        if not self.settings.gated:
-            return with_shares
-        mixed: np.ndarray = (1 - self._trust) * answer.logits + self._trust * with_shares
-        return mixed
+        trust: np.ndarray | float = self._trust if self.settings.gated else 1.0
+        without = (1 - trust) * answer.plain_logits + trust * head
+        unsupported = np.exp(-np.abs(without)) < answer.support
+        shift = np.where(unsupported & (without * answer.shift < 0), 0.0, answer.shift)
+        with_shares: np.ndarray = without + (1 - trust + trust * exponent) * shift
+        return with_shares
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.

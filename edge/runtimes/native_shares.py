@@ -16,7 +16,7 @@ import numpy as np
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes.native_library import LIBRARY, NativeLibrary
 
-VERSION = 2
+VERSION = 3
 _POINTERS = {
     "base": np.float64,
     "strength": np.float64,
@@ -36,7 +36,7 @@ _STATE = {
     "photos": np.float64,
     "evidence": np.float64,
 }
-_VECTORS = "logits", "shared", "plain", "alone", "shares"
+_VECTORS = "logits", "shared", "plain", "shift", "alone", "shares"
 
 
 class _State(ctypes.Structure):
@@ -56,6 +56,7 @@ class _Answer(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("outputs", "head")),
         ("exponent", ctypes.c_double),
+        ("support", ctypes.c_double),
         ("gated", ctypes.c_int32),
         *((name, ctypes.c_void_p) for name in (*_VECTORS, "scratch", "weights", "said", "index", "kept")),
     ]
@@ -94,8 +95,8 @@ class NativeAnswer(NamedTuple):
     """Result of :meth:`NativeShares.answer`.
 
     Attributes:
-        logits, shared_logits, plain_logits, alone, shares: (C,) of the answer; of the classifier with shares and
-            without, calibrated; the probabilities without; the shares.
+        logits, shared_logits, plain_logits, shift, alone, shares: (C,) of the answer; of the classifier with shares and
+            without, calibrated; log(s / b); the probabilities without; the shares.
         weights: (J + 1,) of "no shift" and of the hypotheses.
         evidence, trust, moved: of the shares; how far they moved the answer.
         classes, kept: (k,) what is kept of the photo.
@@ -104,6 +105,7 @@ class NativeAnswer(NamedTuple):
     logits: np.ndarray
     shared_logits: np.ndarray
     plain_logits: np.ndarray
+    shift: np.ndarray
     alone: np.ndarray
     shares: np.ndarray
     weights: np.ndarray
@@ -124,7 +126,8 @@ class NativeShares:
         calibration: ``scale`` and ``bias`` (C,), or empty, and the temperature.
         evidence_fading: halvings a photo.
         revisit: older photos whose E-step is repeated with each new one.
-        beside: exponent of the shares beside a head with a history of its own, and whether it is gated.
+        beside: exponent of the shares beside a head with a history of its own, the least support of classes that
+            shares may favour, and whether the head is gated.
     """
 
     def __init__(
@@ -136,7 +139,7 @@ class NativeShares:
         calibration: tuple[np.ndarray, np.ndarray, float],
         evidence_fading: float,
         revisit: int,
-        beside: tuple[float, bool],
+        beside: tuple[float, float, bool],
     ) -> None:
         self._kept = {name: np.ascontiguousarray(settings[name], dtype=kind) for name, kind in _POINTERS.items()}
         pointers = {name: value.ctypes.data for name, value in self._kept.items()}
@@ -151,12 +154,12 @@ class NativeShares:
         # Memory whose place is known: to ask numpy for an address costs as much as the arithmetic.
         self._slots, self._scratch = np.empty(revisit, np.int64), np.empty(max(1, revisit) * (top + 1))
         self._index, self._share = np.empty(top, np.int32), np.empty(top, np.float32)
-        self._in, self._out = np.empty((2, classes)), np.empty(7 * classes + self._hypotheses + 4)
+        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + self._hypotheses + 4)
         memory = self._index, self._share, self._slots, self._scratch
         self._row = tuple(value.ctypes.data for value in memory)
         self._answer = _Answer(self._in.ctypes.data, None, *beside)
         parts = {name: number * classes for number, name in enumerate((*_VECTORS, "scratch"))}
-        parts |= {"weights": 7 * classes, "said": 7 * classes + self._hypotheses + 1}
+        parts |= {"weights": 8 * classes, "said": 8 * classes + self._hypotheses + 1}
         for name, start in parts.items():
             setattr(self._answer, name, self._out[start:].ctypes.data)
         self._answer.index, self._answer.kept = self._row[:2]
@@ -227,12 +230,12 @@ class NativeShares:
         if _FUNCTIONS.refocus_shares_answer(*where):
             return None
         classes = self._classes
-        logits, shared, plain, alone, shares = self._out[: 5 * classes].reshape(5, classes).copy()
-        rest = self._out[7 * classes :].copy()
+        logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
+        rest = self._out[8 * classes :].copy()
         *said, evidence, trust, moved = rest.tolist()
         kept = self._index.copy(), self._share.copy()
         weights = rest[: len(said)]
-        return NativeAnswer(logits, shared, plain, alone, shares, weights, evidence, trust, moved, *kept)
+        return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept)
 
     def top(self, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The k most likely classes (k,), in order, and their probabilities (k,), float32."""

@@ -25,6 +25,7 @@ from refocus.edge.bundle import (
     tree_sha256,
     write_manifest,
 )
+from refocus.edge.files import replaced
 from refocus.edge.taper import ROWS, WORDS, MixedNetwork, write_weights
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure, kept_norms
 from refocus.export.bundle.artifacts import Export, Job, artifact_entry, write_program
@@ -236,9 +237,8 @@ def _artifacts(
 def _fill(folder: Path, file: WeightFile, network: MixedNetwork) -> None:
     """Puts a network's weights where the probes are, by the code that a device condenses with."""
     path = folder / file.artifact / file.file
-    filled = path.with_suffix(".filled")
-    write_weights(network, file, memoryview(path.read_bytes()), filled)
-    filled.replace(path)
+    with replaced(path) as filled:
+        write_weights(network, file, memoryview(path.read_bytes()), filled)
 
 
 def _check_no_norms(program: TorchProgram) -> None:

@@ -1,16 +1,17 @@
 """Class shares for any bundle: what its manifest says so that a device estimates which classes a person meets.
 
 Nothing is trained. The classifier's probabilities are calibrated by one temperature (Guo et al., "On calibration of
-modern neural networks", ICML 2017), the one under which the labels of the given photos are likeliest; where too few
-photos have labels, the temperature is 1, which changes nothing.
+modern neural networks", ICML 2017): the one that training fitted on validation photos, or else the one under which the
+labels of the given photos are likeliest. Where there is neither, a bundle has no shares unless they are asked for:
+shares over a classifier that is too unsure make answers worse.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +20,9 @@ from refocus.edge.bundle import SET_SHARES_VERSION, SHARES_VERSION, Head, ShareC
 from refocus.edge.recognize import ShareSettings, label_set
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
+from refocus.export.parity.photos import Streams, distinct, labels_of
 
+T = TypeVar("T")
 FEWEST_LABELLED = 64  # photos that a temperature is calibrated on
 LOWEST, HIGHEST = 0.25, 10.0  # temperatures that are tried
 MOST_ROWS = 65_536  # photos that count, times labels, where photos have several: what a restart adds up again
@@ -27,35 +30,88 @@ _STEPS = 400
 _PRIOR = 4.0  # photos' worth of "as it is": few photos, or those it was trained on, must not sharpen it without end
 
 
-def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) -> Head:
-    """The head's entry in the manifest, with class shares.
+def with_shares(head: Head, reference: Reference, say: Callable[[str], object], uncalibrated: bool = False) -> Head:
+    """Return a head's entry in the manifest with class shares, or as it is where nothing calibrates them.
 
     Args:
         reference: eager PyTorch's answers to the parity photos, of which those with a label calibrate the temperature.
+        uncalibrated: whether shares are wanted at temperature 1 where nothing calibrates them.
 
     Raises:
-        ExportError: fewer than two labels, or outputs that are neither logits nor probabilities of classes of which
-            each photo has one.
+        ExportError: fewer than two labels, outputs that are neither logits nor probabilities of classes of which each
+            photo has one, labels without their rates, or a head that depends on shares which nothing calibrates.
     """
-    if head.several:
-        return _with_label_shares(head, reference, say)
-    if len(head.labels) < 2:
+    if len(head.labels) < 2 and not head.several:
         raise ExportError(f"--personalise shares: {head.name} has {len(head.labels)} label; shares need two or more")
+    settings = _label_settings(head) if head.several else {}
     plain = np.stack([answer.outputs["plain_logits"] for answer in reference.answers]).astype(np.float64)
-    outputs = kind_of(plain, head.name)
+    outputs = "logits" if head.several else kind_of(plain, head.name)
     logits = np.log(np.maximum(plain, np.finfo(np.float32).tiny)) if outputs == "probabilities" else plain
-    rows, right = _labelled(head, reference)
-    temperature, how = 1.0, f"not calibrated: {len(rows)} of the photos have one of its labels, {FEWEST_LABELLED} or"
-    how += " more calibrate it (give --photos with CLASS/photo folders, or metadata.csv with file_name and label)"
-    if len(rows) >= FEWEST_LABELLED:
-        temperature = calibrated(logits[rows], np.array(right))
-        how = f"calibrated on {len(rows)} labelled photos, which should be none that it was trained on"
+    given = _once((step.path, step.label) for step in reference.steps)
+    photos = {row: label for row, label in given if label is not None and (head.several or label in head.labels)}
+    temperature = trained_temperature(head.training, head.several)
+    if temperature is not None:
+        how = "calibrated on validation photos in training"
+    elif len(photos) >= FEWEST_LABELLED:
+        temperature = _temperature(head, logits[list(photos)], list(photos.values()))
+        how = f"calibrated on {len(photos)} labelled photos, which should be none that it was trained on"
+    else:
+        few = f"{len(photos)} of the photos have labels of {head.name}, and {FEWEST_LABELLED} or more calibrate them"
+        few += " (give --photos with CLASS/photo folders, or metadata.csv with file_name and label)"
+        if not uncalibrated:
+            _leave_out(head, few, say)
+            return head
+        temperature, how = 1.0, f"not calibrated: {few}"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
-    return _declared(head, SHARES_VERSION, outputs=outputs, temperature=temperature)
+    version = SET_SHARES_VERSION if head.several else SHARES_VERSION
+    return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
 
 
-def _with_label_shares(head: Head, reference: Reference, say: Callable[[str], object]) -> Head:
-    """The same of a head whose answers are sets: the share of each label, from its rate among training photos.
+def _leave_out(head: Head, few: str, say: Callable[[str], object]) -> None:
+    """Says that a head has no shares.
+
+    Raises:
+        ExportError: the head depends on them.
+    """
+    if head.training.get("delivery", {}).get("gated") and head.personalisation.form != "none":
+        raise ExportError(
+            f"--personalise shares: class shares are the gate of {head.name}, and nothing calibrates them: {few};"
+            f" --personalise shares-uncalibrated exports them at temperature 1"
+        )
+    say(f"shares: left out of {head.name}: {few}; --personalise shares-uncalibrated exports them at temperature 1")
+
+
+def calibrates(training: Mapping[str, Any], labels: Sequence[str], several: bool, streams: Streams) -> bool:
+    """Return whether :func:`with_shares` can calibrate the shares of a head with these labels."""
+    if trained_temperature(training, several) is not None:
+        return True
+    names = labels_of(streams)
+    photos = _once((path, names.get(path)) for each in streams.values() for path, _ in distinct(each))
+    return sum(label is not None and (several or label in labels) for _, label in photos) >= FEWEST_LABELLED
+
+
+def trained_temperature(training: Mapping[str, Any], several: bool) -> float | None:
+    """Return the temperature that training fitted on enough labelled validation photos, at which it chose what is
+    delivered; None if it fitted none.
+
+    Checkpoints from before ``calibrated_on`` fitted it for photos with one label, on all targets and more.
+    """
+    chosen = training.get("delivery") or {}
+    photos = chosen.get("calibrated_on", 0 if several else chosen.get("targets", 0))
+    return float(chosen["temperature"]) if photos >= FEWEST_LABELLED else None
+
+
+def _once(rows: Iterable[tuple[Path, T]]) -> Iterator[tuple[int, T]]:
+    """Number and value of each row that is the first of its photo: mirrored copies have their original's path."""
+    seen = set[Path]()
+    for number, (path, value) in enumerate(rows):
+        if path not in seen:
+            seen.add(path)
+            yield number, value
+
+
+def _label_settings(head: Head) -> dict[str, Any]:
+    """The settings of shares of each label, from its rate among training photos.
 
     Raises:
         ExportError: the head does not say how often each label was met in training.
@@ -65,23 +121,19 @@ def _with_label_shares(head: Head, reference: Reference, say: Callable[[str], ob
         raise ExportError(
             f"--personalise shares: {head.name} does not say how often training photos have each label; train it again"
         )
-    rows, right = [], []
-    for row, step in enumerate(reference.steps):
-        if step.label is not None:
-            rows.append(row)
-            right.append([label in label_set(step.label) for label in head.labels])
-    temperature, how = 1.0, f"not calibrated: {len(rows)} labelled photos, {FEWEST_LABELLED} or more calibrate it"
-    if len(rows) >= FEWEST_LABELLED:
-        plain = np.stack([reference.answers[row].outputs["plain_logits"] for row in rows]).astype(np.float64)
-        # Each label is an answer of two classes, the label and its absence.
-        pairs = np.stack([plain.ravel(), np.zeros(plain.size)], axis=1)
-        temperature = calibrated(pairs, 1 - np.array(right, dtype=np.int64).ravel())
-        how = f"calibrated on {len(rows)} labelled photos, which should be none that it was trained on"
-    say(f"shares: {head.name}, of each of {len(rates)} labels, at temperature {temperature:.3g}, {how}")
     capacity = max(1, min(ShareSettings.capacity, MOST_ROWS // len(rates)))
-    top = min(ShareSettings.top, len(rates))
-    settings = {"temperature": temperature, "base": tuple(rates), "capacity": capacity, "top": top}
-    return _declared(head, SET_SHARES_VERSION, **settings, revisit=min(ShareSettings.revisit, capacity))
+    top, revisit = min(ShareSettings.top, len(rates)), min(ShareSettings.revisit, capacity)
+    return {"base": tuple(rates), "capacity": capacity, "top": top, "revisit": revisit}
+
+
+def _temperature(head: Head, logits: np.ndarray, labels: Sequence[str]) -> float:
+    """The temperature of logits (n, C) of photos with these labels."""
+    if not head.several:
+        return calibrated(logits, np.array([head.labels.index(label) for label in labels]))
+    present = np.array([[label in label_set(text) for label in head.labels] for text in labels])
+    # Each label is an answer of two classes, the label and its absence.
+    pairs = np.stack([logits.ravel(), np.zeros(logits.size)], axis=1)
+    return calibrated(pairs, 1 - present.astype(np.int64).ravel())
 
 
 def _declared(head: Head, version: int, **settings: Any) -> Head:
@@ -122,15 +174,3 @@ def calibrated(logits: np.ndarray, right: np.ndarray) -> float:
         for temperature in grid
     ]
     return round(float(grid[int(np.argmin(losses))]), 4)
-
-
-def _labelled(head: Head, reference: Reference) -> tuple[list[int], list[int]]:
-    """Numbers of the steps whose photo has one of the labels, each photo once, and the labels' numbers."""
-    numbers = {label: number for number, label in enumerate(head.labels)}
-    rows, right, seen = [], [], set[Path]()
-    for row, step in enumerate(reference.steps):
-        if step.label in numbers and step.path not in seen:  # mirrored copies have their original's path
-            seen.add(step.path)
-            rows.append(row)
-            right.append(numbers[step.label])
-    return rows, right

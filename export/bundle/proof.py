@@ -115,7 +115,7 @@ def prove(
 
 def _entry(model: Model, export: Export, folder: Path) -> Head:
     entry = model.entry(folder)
-    return with_shares(entry, model.reference, export.say) if export.shares else entry
+    return with_shares(entry, model.reference, export.say, export.uncalibrated) if export.shares else entry
 
 
 def remove_unlisted(bundle: Bundle, kept: Sequence[str] = ()) -> None:

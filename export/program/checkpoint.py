@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from refocus.edge.errors import RefocusError
-from refocus.edge.files import write_file
+from refocus.edge.files import file_sha256, replaced, write_file
 from refocus.export.program.program import TorchProgram
 
 MODELS_GROUP = "refocus.models"
@@ -122,10 +122,9 @@ def save_checkpoint(path: Path, weights: Mapping[str, Tensor], card: Card) -> Ch
     """Writes both files, the card last, each by rename: a killed save leaves the previous checkpoint or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in weights.items()}
-    temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary)
-    card = msgspec.structs.replace(card, sha256=hashlib.sha256(temporary.read_bytes()).hexdigest())
-    temporary.replace(path)
+    with replaced(path) as temporary:
+        save_file(tensors, temporary)
+        card = msgspec.structs.replace(card, sha256=file_sha256(temporary))
     text = json.dumps(msgspec.to_builtins(card), ensure_ascii=False, indent=2, sort_keys=True)
     write_file(path.with_suffix(".json"), text + "\n")
     return Checkpoint(path, card, tensors)

@@ -17,11 +17,11 @@ from torch import Tensor
 from refocus.cloud_train.evaluate.bank_tasks import Evaluation, Shares
 from refocus.cloud_train.methods.taper.bank import Taper
 from refocus.cloud_train.methods.taper.descriptions import Descriptions, describe, prompts_for
-from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import personal_networks
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.taper import TAPER, TaperRun, Variant
+from studies.banks.oracle import oracle_mixers, with_own_statistics
 
 
 @torch.no_grad()

@@ -274,6 +274,7 @@ PAGES = {
         },
         about_tasks,
         inner_plot,
+        plotted="inner",
     ),
     "bases": TablesPage(
         "banks of fewer bases (TAPER Table 5, and the effect of their number)",

@@ -1,4 +1,4 @@
-"""What personalisation costs on a device, in time and memory, as ratios of the bare backbone (``refocus overhead``).
+"""Measure the cost of personalisation as ratios of the bare backbone: ``python -m studies overhead``.
 
 Weights decide nothing about speed as long as the numbers are ordinary, so the backbone is untrained with statistics of
 real photos (:mod:`refocus.cloud_train.bench.compatibility`), and the heads are untrained too: every size can be
@@ -254,10 +254,8 @@ class Bench:
 
     # ---- the recogniser as a whole
 
-    def _recognizer(
-        self, profile: Path | None, durability: str = "process", journal: bool = True, head_target: str = ""
-    ) -> Recognizer:
-        keeping = RetentionPolicy(self.plan.counted, durability=durability, journal=journal)
+    def _recognizer(self, profile: Path | None, durability: str = "process", head_target: str = "") -> Recognizer:
+        keeping = RetentionPolicy(self.plan.counted, durability=durability)
         head = f"streaming_{max(self.plan.classes)}"
         return Recognizer(self.bundle, profile, threads=1, head=head, keeping=keeping, head_target=head_target)
 
@@ -267,10 +265,9 @@ class Bench:
         turn, names = itertools.cycle(range(len(self.pixels))), map(str, itertools.count())
         native = [f"{runtime}:{precision}" for _, runtime, precision in self._native_heads()]
         kinds = {
-            "recognizer": ("process", True, ""),
-            **{f"recognizer, {target}": ("process", True, target) for target in native[1:]},
-            "recognizer, without journal": ("process", False, ""),
-            "recognizer, safe from power cuts": ("power", False, ""),
+            "recognizer": ("process", ""),
+            **{f"recognizer, {target}": ("process", target) for target in native[1:]},
+            "recognizer, safe from power cuts": ("power", ""),
         }
         classes = max(self.plan.classes)
         self.network.reset_classifier(classes)
@@ -278,11 +275,11 @@ class Bench:
         with contextlib.ExitStack() as stack:
             actions: dict[str, Callable[[], object]] = {}
             encoder: Program | None = None
-            for name, (durability, journal, head_target) in kinds.items():
+            for name, (durability, head_target) in kinds.items():
                 profile = self.folder / f"whole-{len(actions)}.sqlite3"
                 with self._recognizer(profile) as device:
                     self._fill(device, self.plan.counted)
-                device = stack.enter_context(self._recognizer(profile, durability, journal, head_target))
+                device = stack.enter_context(self._recognizer(profile, durability, head_target))
                 device.encoder = encoder = encoder or device.encoder  # one of all, wherever it lies in memory
                 actions.setdefault("encoder", encoder.bind({"photo": self.pixels[0]}))
                 actions[name] = partial(self._five_best, device, turn, names)

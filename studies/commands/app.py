@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from refocus.edge.commands import callable_of, run
 from studies.commands import cost, publish
-from studies.commands.study import study_app
+from studies.commands.study import study_app as app
+
+for _module in (cost, publish):
+    _module.register(app)
 
 
 def main() -> None:
     """Run ``python -m studies``; statuses are those of ``refocus``."""
-    for module in (cost, publish):
-        module.register(study_app)
-    run(lambda: callable_of(study_app))
+    run(lambda: callable_of(app))

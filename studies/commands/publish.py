@@ -17,10 +17,13 @@ def register(app: typer.Typer) -> None:
 
 def results(
     folder: Annotated[Path, typer.Argument(help="folder of result documents (results.json of runs)")],
-    out: Annotated[Path, typer.Option(help="output file for the page (Markdown)")] = Path("docs/results.md"),
+    out: Annotated[
+        Path, typer.Option(help="output file for the front page (Markdown); the others go to the folder of its name")
+    ] = Path("docs/results.md"),
+    pictures: Annotated[bool, typer.Option(help="draw the pictures too")] = True,
 ) -> None:
-    """Generate the results page and its pictures from result documents."""
-    from studies.report.results_page import write_results_page
+    """Generate the results pages and their pictures from result documents."""
+    from studies.report.results_page import write_results_pages
 
-    write_results_page(folder, out)
+    write_results_pages(folder, out, draw=pictures)
     typer.echo(f"wrote {out}")

@@ -397,7 +397,7 @@ def run(
     from refocus.cloud_train.settings import explained_toml
     from refocus.edge.files import write_file
     from studies.experiment import ExperimentPage, read_experiment, run_experiment
-    from studies.report import pages, results_page
+    from studies.report import pages, sections
 
     given = [f"seeds={seeds_of(seeds)}"] if seeds else []
     given += [f"settings.source={data}"] if data else []
@@ -410,10 +410,11 @@ def run(
     name, document = experiment.name, run_experiment(experiment, run, typed(run), words(cells))
     known = {name: ExperimentPage.of(experiment.page), **pages.STUDIES}
     write_study(run, name, document, as_json, known)
-    folder = run / "studies"
-    (folder / "pictures").mkdir(exist_ok=True)
-    section = results_page.study_section(name, document, folder / "pictures", known[name])
-    write_file(folder / f"{name}.md", section)
+    pictures: sections.Pictures = {}
+    write_file(run / "studies" / f"{name}.md", sections.study_section(name, document, pictures, known[name]))
+    for picture, draw in pictures.items():
+        (run / "pictures").mkdir(exist_ok=True)
+        write_file(run / "pictures" / picture, draw())
 
 
 @study_app.command(rich_help_panel=PHOTO_SETS)

@@ -1,4 +1,4 @@
-"""Where attention goes (``refocus study attention``): to photos of the target's own class, or anywhere.
+"""Where attention goes (``python -m studies attention``): to photos of the target's own class, or anywhere.
 
 ICIIA's Fig. 4 shows one person for whom the history photo of the target's class has the most attention. Here this is a
 statistic over all test people: of the attention that a target gives to its history, the part on photos of its own

@@ -1,4 +1,4 @@
-"""What a longer memory is worth (``refocus study memories``): accuracy of each memory by the length of the history.
+"""What a longer memory is worth (``python -m studies memories``): accuracy of each memory by the length of the history.
 
 The paper answers a history longer than the window with retrieval of relevant images (ICIIA section 3.2). Here
 everything goes through exported bundles, the device's recogniser and profiles on disk. The control is another person's

@@ -350,7 +350,7 @@ def run_study(
         UsageError: no study of that name.
     """
     if study not in STUDIES:
-        raise UsageError(f"refocus study {study}: expected one of {', '.join(STUDIES)}, memories")
+        raise UsageError(f"python -m studies {study}: expected one of {', '.join(STUDIES)}, memories")
     bench = Bench.open(run, targets_per_client, gate_windows)
     found = STUDIES[study](bench, iciia, recipe, seeds, axes or Axes())
     say(f"{study}: {len(found[0])} rows over seeds {', '.join(map(str, seeds))}")

@@ -1,4 +1,4 @@
-"""Heads at longer attention windows than they were trained with (``refocus study windows``): accuracy and cost.
+"""Heads at longer attention windows than they were trained with (``python -m studies windows``): accuracy and cost.
 
 ICIIA trains on 16 photos, and its Fig. 5 shows accuracy growing beyond them. Each head of the run is exported at each
 window, and the bundles answer the same target photos, each after a full history: a window of W photos reads the W - 1

@@ -1,3 +1,3 @@
 """The results pages, generated from result documents."""
 
-__all__ = ["pages", "results_page"]
+__all__ = ["pages", "results_page", "topics"]

@@ -28,10 +28,10 @@ def pytest_runtest_makereport(item, call):
 @pytest.fixture(scope="session")
 def golden(bundle, tiny_run, tmp_path_factory):
     """A folder with ``bundle/``, prepared for the app, and the ``golden/`` vectors that it wrote."""
+    from golden import write_golden
     from prepare_bundle import prepare
 
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import write_golden
 
     home = tmp_path_factory.mktemp("golden")
     names = home / "names.txt"
@@ -70,7 +70,8 @@ JNIEXPORT jint JNICALL Java_refocus_recognizer_NativeHead_version(JNIEnv *env, j
 @pytest.fixture(scope="session")
 def native_golden(tiny_run, tmp_path_factory):
     """As ``golden``, of a bundle that has the head for the native runtime too, whose answers these are."""
-    from refocus.edge.recognize.golden import write_golden
+    from golden import write_golden
+
     from refocus.export.bundle.write import Export, export_bundle
     from refocus.export.parity.photos import read_streams
     from refocus.export.program.checkpoint import load_checkpoint

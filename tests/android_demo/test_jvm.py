@@ -96,7 +96,7 @@ def test_a_native_head_decides_as_python_did_and_the_stock_head_serves_where_it_
 def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(
     tiny_run, bundle, jni_library, maven, tmp_path
 ):
-    from refocus.edge.recognize.golden import write_golden
+    from golden import write_golden
 
     homes = []
     for name, make in (
@@ -142,8 +142,9 @@ def test_a_plain_network_in_every_precision_and_an_int8_head_decide_as_in_python
 ):
     """Squares of 48 pixels, labels that are not ASCII, class shares, targets of another runtime beside; bundles without
     history, and one of int8 alone as the README has it."""
+    from golden import write_golden
+
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import write_golden
     from refocus.export.bundle.write import Export, export_bundle
     from refocus.export.parity.photos import read_streams
     from refocus.export.program.checkpoint import load_checkpoint
@@ -152,7 +153,7 @@ def test_a_plain_network_in_every_precision_and_an_int8_head_decide_as_in_python
     (tmp_path / "my_net.py").write_text(NETWORK)
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
     done = refocus("export", "my_net:build", "--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(),
-                   "--personalise", "shares", "--to", "onnx:fp32,onnx:fp16,onnx:w8,onnx:int8,executorch:fp32",
+                   "--personalise", "shares-uncalibrated", "--to", "onnx:fp32,onnx:fp16,onnx:w8,onnx:int8,executorch:fp32",
                    "--out", tmp_path / "plain" / "bundle")  # fmt: skip
     assert done.returncode == 0, done.stderr
     for name in ("plain-fp16", "plain-w8", "plain-int8"):

@@ -19,11 +19,11 @@ import desktop_runtime
 import emulate
 import pytest
 from catalog import DemoError, android_runtime, maven, versions
+from golden import FEATURE_TOLERANCE, compare_golden, write_golden
 from junit import compile_suite
 
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.recognize.check import check
-from refocus.edge.recognize.golden import FEATURE_TOLERANCE, compare_golden, write_golden
 from tests.edge.runtimes.native_builds import DRIVER, build
 from tests.edge.runtimes.native_reference import furthest
 

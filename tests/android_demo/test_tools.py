@@ -239,13 +239,13 @@ def test_a_bundle_is_prepared_with_names_and_the_energy_of_what_it_knows(bundle,
     import json
 
     import numpy as np
+    from golden import album_answers, energy, recognised
     from PIL import Image
     from prepare_bundle import main
 
     from refocus.edge.bundle.load import load_bundle
-    from refocus.edge.recognize.golden import album_answers, energy, recognised
     from refocus.edge.recognize.recognizer import Recognizer
-    from studies.report.results_page import write_results_page
+    from studies.report.results_page import results_pages
 
     labels = bundle.manifest.heads[0].labels
     (tmp_path / "de.txt").write_text("\n".join(f"ä {label}" for label in labels), encoding="utf-8")
@@ -277,8 +277,7 @@ def test_a_bundle_is_prepared_with_names_and_the_energy_of_what_it_knows(bundle,
     assert [(row["name"], row["known"], row["photos"]) for row in rows[::2]] == [("calibration", True, len(answers)),
                                                                                ("noise", False, 8)]  # fmt: skip
     assert rows[0]["named"] == np.mean(kept)
-    write_results_page(document.parent, tmp_path / "results.md")
-    assert f"| noise | no | 8 | {rows[2]['named']:.0%} |" in (tmp_path / "results.md").read_text()
+    assert f"| noise | no | 8 | {rows[2]['named']:.0%} |" in results_pages(document.parent).text
 
 
 def test_names_that_are_not_one_for_each_label_and_a_folder_that_is_there_are_refused(bundle, tmp_path, capsys):
@@ -300,7 +299,8 @@ def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
 
     from screens import start_document
 
-    from studies.report.results_page import ANDROID_SCHEMA, write_results_page
+    from studies.report.results_page import results_pages
+    from studies.report.sections import ANDROID_SCHEMA
 
     assert results.SCHEMA == ANDROID_SCHEMA
     folder = tmp_path / "results"
@@ -321,8 +321,7 @@ def test_documents_of_the_tools_are_sections_of_the_results_page(tmp_path):
                                                                              ({}, 40, 1.5, False))]  # fmt: skip
     about = {"bundle": "b", "bundle_sha256": "0", "library": "1.26.0"}
     results.write_document(folder / "android-processors.json", "android_processors", about, rows, "python emulate.py")
-    write_results_page(folder, tmp_path / "results.md")
-    page = (tmp_path / "results.md").read_text()
+    page = results_pages(folder).text
     assert "Median 100 ms (the first start, which compiles, 420 ms), 0.100 of the 1600 ms with answering" in page
     assert "The goal of less than 300 ms is reached" in page
     assert "Java to Python: 0.800 (quartiles 0.700 and 0.900; at most 1.15 is allowed). 3 of 3 labels are equal" in page

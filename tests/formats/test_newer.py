@@ -9,13 +9,13 @@ import sqlite3
 
 import msgspec
 import pytest
+from golden import read_golden
 
 from refocus.edge.bundle.load import MANIFEST, load_bundle
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, RefocusError, UpdateError
 from refocus.edge.history import schema
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.personal.received_files import read_personal
-from refocus.edge.recognize.golden import read_golden
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.update.device_state import Slots, encode_record
 from refocus.edge.update.rules import Channel, Device, decode_channel, encode_channel, misfit
@@ -199,7 +199,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
     from pathlib import Path
 
     from refocus.cloud_train.errors import DataError
-    from studies.report.results_page import _read
+    from studies.report.sections import read_document
 
     document = json.loads((Path(__file__).parents[2] / "docs" / "results" / f"{name}.json").read_bytes())
     newest = 3 if name == "glyphs" else 2
@@ -207,7 +207,7 @@ def test_a_result_of_0_1_0_stands_on_the_page(name, tmp_path):
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps({**document, "schema_version": number}))
         if number in (newest - 1, newest):
-            assert _read(path)["schema_version"] == number
+            assert read_document(path)["schema_version"] == number
         else:
             with pytest.raises(DataError, match=f"has schema {number}, this refocus reads {newest - 1} and {newest}"):
-                _read(path)
+                read_document(path)

@@ -14,6 +14,7 @@ import threading
 import msgspec
 import numpy as np
 import pytest
+from golden import compare_golden, read_golden
 
 from refocus.edge.bundle.load import load_bundle, upgrade
 from refocus.edge.bundle.manifest import SCHEMA_VERSION
@@ -23,7 +24,6 @@ from refocus.edge.migration.stages import read_record
 from refocus.edge.personal.received_files import read_personal
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.recognize.check import check
-from refocus.edge.recognize.golden import compare_golden, read_golden
 from refocus.edge.recognize.recognizer import Recognizer
 from refocus.edge.taper.bank import Bank
 from refocus.edge.update.agent import UpdateAgent

@@ -137,9 +137,10 @@ def test_the_page_of_profiles_says_what_is_written():
 
 
 def test_the_table_of_numbers_is_that_of_the_code():
+    import golden
+
     from refocus.edge.history import takeout as export
     from refocus.edge.personal import received_files as personal_files
-    from refocus.edge.recognize import golden
     from refocus.edge.update import device_state as slots
     from refocus.edge.update import rules as releases
 

@@ -89,7 +89,6 @@ def _label(number: int) -> str | None:
 
 
 MODES = ("append", "evict", "erase", "label", "switch", "recover")
-MODES += tuple(f"{mode}+journal" for mode in MODES if mode != "label")
 
 
 def _store(mode: str, folder: Path, seed: int, kills: int) -> None:

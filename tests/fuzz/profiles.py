@@ -1,6 +1,6 @@
 """Damaged profiles of a real recogniser: every photo is answered, no wrong feature is read, and what was lost is said.
 
-Of five seeds, four flip one bit and the fifth damages the files otherwise, in one of eleven ways.
+Of five seeds, four flip one bit and the fifth damages the files otherwise, in one of ten ways.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.fuzz.areas import Area, Wrong, rng_of
 WIDTH, PHOTOS, OTHERS = 1280, 24, 6  # features of the recogniser's own space, and of another one
 OTHER = "f" * 64
 NAME = "anna.history.sqlite3"
-LOG, JOURNAL = f"{NAME}-wal", f"{NAME}.journal"
+LOG = f"{NAME}-wal"
 PAGE = 4096
 
 
@@ -133,25 +133,9 @@ def log_damaged(files: dict[str, bytes], rng: random.Random) -> None:
     files[LOG] = bytes(log)
 
 
-def journal_damaged(files: dict[str, bytes], rng: random.Random) -> None:
-    """The append journal: bits, cut, or gone."""
-    journal = bytearray(files[JOURNAL])
-    how = rng.random()
-    if how < 0.1:
-        del files[JOURNAL]
-        return
-    if how < 0.3:
-        del journal[rng.randrange(len(journal)) :]
-    else:
-        for _ in range(rng.choice([1, 1, 20])):
-            journal[rng.randrange(len(journal))] ^= 1 << rng.randrange(8)
-    files[JOURNAL] = bytes(journal)
-
-
 DAMAGE: dict[str, Callable[[dict[str, bytes], random.Random], None]] = {
     "some bits": some_bits, "header bits": header_bits, "zeros": zeros, "noise": noise, "pages swapped": pages_swapped,
     "cut": cut, "longer": longer, "emptied": emptied, "other content": other_content, "log damaged": log_damaged,
-    "journal damaged": journal_damaged,
 }  # fmt: skip
 
 
@@ -190,12 +174,8 @@ class Fuzzed(Area):
                         recognizer.history.set_label(photos[label], f"label {label}")
                     recognizer.history.set_setting("memory", "newest")
                     recognizer.history.set_setting("note", "x" * 200)
-            # As a kill leaves it: the newest photos are in the journal alone, and then the newest rows in the log alone.
-            shutil.copytree(material / "closed", material / "journal")
             held = held_by(recognizer.history, [recognizer.space, OTHER])
-            shutil.copytree(material / "closed", material / "killed")
-        if not (material / "journal" / JOURNAL).stat().st_size:
-            raise Wrong("nothing is in the journal")
+            shutil.copytree(material / "closed", material / "killed")  # the newest rows are in the log alone
         document = [
             held.order,
             [[*key, value.hex()] for key, value in held.features.items()],
@@ -207,7 +187,7 @@ class Fuzzed(Area):
     def __init__(self, material: Path, scratch: Path) -> None:
         super().__init__(material, scratch)
         self._files = {}
-        for state in ("closed", "killed", "journal"):
+        for state in ("closed", "killed"):
             self._files[state] = {path.name: path.read_bytes() for path in (material / state).iterdir()}
         order, features, labels, settings = json.loads((material / "held.json").read_text())
         self._held = Held(order, {(s, p): bytes.fromhex(v) for s, p, v in features}, labels, settings)
@@ -222,8 +202,8 @@ class Fuzzed(Area):
             one_bit(files, rng)
             return "one bit", Case(files)
         kind = [*DAMAGE][seed // 5 % len(DAMAGE)]
-        state = {"log damaged": "killed", "journal damaged": "journal"}.get(kind)
-        files = dict(self._files[state or rng.choices(["closed", "killed", "journal"], [8, 1, 1])[0]])
+        state = "killed" if kind == "log damaged" else rng.choices(["closed", "killed"], [8, 1])[0]
+        files = dict(self._files[state])
         DAMAGE[kind](files, rng)
         return kind, Case(files)
 

@@ -30,7 +30,7 @@ Value = TypeVar("Value", float, np.ndarray)
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
 THRESHOLDS = np.linspace(0.1, 0.9, 33)  # that are tried; one half is among them
 FEWEST_OF_A_LABEL = 24  # photos with a label, and photos without it, that a threshold is fitted on
-STATED = ("choice", "with_head", "gated", "temperature", "history", "people", "targets")
+STATED = ("choice", "with_head", "gated", "temperature", "calibrated_on", "history", "people", "targets")
 Choice = Literal["plain", "shares", "head", "both"]
 
 
@@ -43,6 +43,7 @@ class Delivery:
         with_head: exponent of the shares beside the head.
         gated: whether the shares also decide how far the head is followed, as it has no gate of its own.
         temperature: of the plain classifier, for shares.
+        calibrated_on: photos that it was fitted on.
         history: photos before each target.
         people, targets: that were answered.
         accuracy: of "plain", "shares", "head" and of both by exponent, mean over people, with their own history.
@@ -55,6 +56,7 @@ class Delivery:
     with_head: float
     gated: bool
     temperature: float
+    calibrated_on: int
     history: int
     people: int
     targets: int
@@ -90,7 +92,7 @@ def choose_delivery(
     """
     several = validation.table.several
     plain = plain_logits(head.plain, validation)
-    temperature = 1.0 if several else calibrate(plain, validation.table.label)  # the plain classifier is calibrated
+    temperature = (calibrate_labels if several else calibrate)(plain, validation.table.label)
     asked = (head, validation, plain, history, temperature, targets_per_client, gated)
     answers = logits_in_every_way(*asked, base=base)
     flags = right_answers(answers)
@@ -99,11 +101,21 @@ def choose_delivery(
     thresholds: tuple[float, ...] = ()
     if several:
         way = str(with_head) if choice == "both" else choice
-        parts = [(logits[way], label) for logits, label in answers] or [(plain, validation.table.label)]
+        scale = temperature if way == "plain" else 1.0  # the plain classifier is delivered as it is
+        parts = [(scale * logits[way], label) for logits, label in answers] or [(plain, validation.table.label)]
         logits, label = (np.concatenate(column) for column in zip(*parts, strict=True))
         thresholds = fit_thresholds(sigmoid(logits), label)
     targets = sum(len(person["plain"]) for person in flags)
-    return Delivery(choice, with_head, gated, temperature, history, len(flags), targets, own, foreign, thresholds)
+    counts = len(plain), history, len(flags), targets
+    return Delivery(choice, with_head, gated, temperature, *counts, own, foreign, thresholds)
+
+
+def calibrate_labels(logits: np.ndarray, label: np.ndarray) -> float:
+    """Return the temperature of :func:`calibrate` for logits and labels (n, C) of photos with several labels.
+
+    Each label is an answer of two classes, the label and its absence.
+    """
+    return calibrate(np.stack([logits.ravel(), np.zeros(logits.size)], axis=1), 1 - label.astype(np.int64).ravel())
 
 
 def fit_thresholds(probability: np.ndarray, label: np.ndarray) -> tuple[float, ...]:

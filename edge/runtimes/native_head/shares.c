@@ -181,14 +181,31 @@ static double half_distance(int64_t classes, const double *one, const double *ot
     return sum / 2;
 }
 
+/* Takes off what classes that the answer without shares does not support would gain on its best class. */
+static void bound(int64_t classes, const struct refocus_share_answer *a, const double *without, double part, double *logits) {
+    int64_t best = 0;
+    if (!(a->support > 0)) return;
+    for (int64_t c = 1; c < classes; c++)
+        if (without[c] > without[best]) best = c;
+    double least = without[best] + log(a->support);
+    for (int64_t c = 0; c < classes; c++)
+        if (without[c] < least && a->shift[c] > a->shift[best]) logits[c] -= part * (a->shift[c] - a->shift[best]);
+}
+
 /* The answer of a head beside shares; returns how far these moved it. */
 static double beside(int64_t classes, const struct refocus_share_answer *a) {
-    double *own = a->scratch, *mixed = own + classes, trust = a->gated ? a->said[1] : 1;
-    double whole = softmax(classes, a->head, own), shared = trust < 1 ? softmax(classes, a->shared, mixed) : 0;
-    for (int64_t c = 0; c < classes; c++) {
-        a->logits[c] = a->head[c] - whole + a->exponent * (a->shared[c] - a->plain[c]);
-        if (trust < 1) a->logits[c] = (1 - trust) * (a->shared[c] - shared) + trust * a->logits[c];
+    double *own = a->scratch, *mixed = own + classes, trust = a->gated ? a->said[1] : 1, shared = 0;
+    double whole = softmax(classes, a->head, own);
+    if (trust < 1) {
+        for (int64_t c = 0; c < classes; c++) a->logits[c] = a->plain[c] + a->shift[c];
+        shared = softmax(classes, a->logits, mixed);
     }
+    for (int64_t c = 0; c < classes; c++) {
+        a->logits[c] = a->head[c] - whole + a->exponent * a->shift[c];
+        if (trust < 1) a->logits[c] = (1 - trust) * (a->plain[c] + a->shift[c] - shared) + trust * a->logits[c];
+        mixed[c] = (1 - trust) * a->plain[c] + trust * a->head[c];
+    }
+    bound(classes, a, mixed, 1 - trust + trust * a->exponent, a->logits);
     softmax(classes, a->logits, mixed);
     return half_distance(classes, mixed, own);
 }
@@ -207,10 +224,13 @@ int32_t refocus_shares_answer(
     softmax(s->classes, a->plain, a->alone);
     a->said[0] = refocus_shares_estimate(s, time, origin, a->shares, a->weights);
     for (int64_t c = 0; c < s->classes; c++) {
-        double ratio = (a->shares[c] > TINY ? a->shares[c] : TINY) / s->base[c];
-        weighed[c] = a->alone[c] * ratio;
+        a->shift[c] = log((a->shares[c] > TINY ? a->shares[c] : TINY) / s->base[c]);
+        a->shared[c] = a->plain[c] + a->shift[c];
+    }
+    bound(s->classes, a, a->plain, 1, a->shared);
+    for (int64_t c = 0; c < s->classes; c++) {
+        weighed[c] = a->alone[c] * exp(a->shared[c] - a->plain[c]);
         likelihood += weighed[c];
-        a->shared[c] = a->plain[c] + log(ratio);
     }
     double trust = 1 - ((1 - s->elsewhere) * a->weights[0] + s->elsewhere) / likelihood;
     a->said[1] = photos > 0 && trust > 0 ? (trust < 1 ? trust : 1) : 0;

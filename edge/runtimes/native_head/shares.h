@@ -7,7 +7,7 @@
 
 #include "head.h"
 
-#define REFOCUS_SHARES_VERSION 2 /* of this interface */
+#define REFOCUS_SHARES_VERSION 3 /* of this interface */
 
 /* Memory of the caller: settings, what is kept of each photo by its slot, and sums over photos. */
 struct refocus_shares {
@@ -68,10 +68,12 @@ struct refocus_share_answer {
     const double *outputs; /* of the classifier without history */
     const double *head;    /* logits of a head with a history of its own, or NULL */
     double exponent;       /* of the shares beside such a head */
+    double support;        /* least part of the largest probability without shares that a class needs to gain on its class; 0: none */
     int32_t gated;         /* whether the trust decides how far it is followed */
     double *logits;        /* of the answer */
     double *shared;        /* of the classifier with shares */
     double *plain;         /* of the classifier without, calibrated */
+    double *shift;         /* log(s / b), not bounded */
     double *alone;         /* probabilities of these */
     double *shares;
     double *scratch;       /* two vectors */

@@ -24,7 +24,7 @@ from refocus.benchmarks.measure.accuracy import (
 )
 from refocus.edge.bundle import Defaults, encode_tensors, load_bundle, write_manifest
 from refocus.edge.errors import BundleError
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 from tests.tiny import taught
 
 
@@ -263,8 +263,7 @@ def test_a_document_is_written_into_a_new_folder(refocus, bundle, labelled, tmp_
 def page_of(document, folder):
     (folder / "results").mkdir(parents=True)
     (folder / "results" / "one.json").write_text(json.dumps({**document, "command": "refocus accuracy BUNDLE"}))
-    write_results_page(folder / "results", folder / "page.md")
-    return (folder / "page.md").read_text()
+    return results_pages(folder / "results").text
 
 
 def test_a_page_of_an_older_document_has_no_table_of_what_it_does_not_hold(tmp_path):

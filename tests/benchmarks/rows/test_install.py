@@ -90,7 +90,7 @@ def test_what_cannot_be_measured_is_refused(bundle, tmp_path, photo, rounds, mes
 
 
 @pytest.mark.slow
-def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path, refocus):
+def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path, refocus, studies):
     photo, out = tmp_path / "photo.png", tmp_path / "results" / "device-install.json"
     photo.write_bytes(stream[0])
     out.parent.mkdir()
@@ -101,7 +101,7 @@ def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path
         (files, program) for files in ("dropped", "cached") for program in ("refocus", "onnxruntime")
     }
     assert all(document["ratio"][files]["low"] <= document["ratio"][files]["high"] for files in ("dropped", "cached"))
-    page = refocus("results", tmp_path / "results", "--out", tmp_path / "results.md")
+    page = studies("results", tmp_path / "results", "--out", tmp_path / "results.md")
     assert page.returncode == 0, page.stderr
     text = (tmp_path / "results.md").read_text()
     assert "2 pairs of fresh processes" in text

@@ -325,11 +325,11 @@ def test_a_gpu_trains_what_the_processor_does_and_sends_from_the_processor(name)
 
 
 @pytest.mark.slow
-def test_each_kind_of_layer_is_kept_local_by_one_command(refocus, tmp_path):
+def test_each_kind_of_layer_is_kept_local_by_one_command(studies, tmp_path):
     config = FederatedConfig(
         source=squares(tmp_path), arguments=SIZES, scratch=True, unseen=0.0, recipe=replace(RECIPE, rounds=1))  # fmt: skip
     FederatedRun(tmp_path / "run", config)
-    done = refocus("study", "sensitivity", tmp_path / "run", "--seeds", "0", "--json")
+    done = studies("sensitivity", tmp_path / "run", "--seeds", "0", "--json")
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)["rows"]}
     assert len(rows) == 8

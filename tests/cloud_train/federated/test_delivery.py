@@ -31,7 +31,7 @@ from refocus.edge.recognize.recognizer import Recognizer, profile_path
 from refocus.export.bundle.write import Export, export_bundle
 from refocus.export.parity.photos import read_streams
 from studies.federated.bundle_accuracy import bundle_accuracy
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 RATES, OTHER = Rates(0.1, 0.01), Rates(0.1)
 
@@ -411,7 +411,6 @@ def test_the_accuracy_of_each_client_through_a_bundle_is_that_of_training(run, t
         assert (found["own"], found["as_pytorch"]) == (row["pytorch"], row["photos"])
         assert all(0 <= found[whose] <= row["photos"] for whose in ("other", "none"))
     write_results(document, tmp_path / "results" / "bundles.json")
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert "## bundles: federated clients served by bundles" in (tmp_path / "results.md").read_text()
+    assert "## bundles: federated clients served by bundles" in results_pages(tmp_path / "results").text
     with pytest.raises(UsageError, match="one network for all"):
         bundle_accuracy(run, "fedavg", 0, OTHER, ["onnx:fp32"], "")

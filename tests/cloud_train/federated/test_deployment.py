@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import timm
 import torch
+from refocus.cloud_train.studies.federated import kept_round
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
@@ -38,7 +39,6 @@ from refocus.cloud_train.federated.deployment.wire import Stalled, Wire, checked
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
 from refocus.cloud_train.locks import one_at_a_time
-from refocus.cloud_train.report.run_report import write_run_report
 from refocus.cloud_train.runs.folder import same_inputs, save_settings
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import file_sha256
@@ -110,18 +110,12 @@ def test_messages_and_states_on_disk_change_no_number(method, rates, simulated, 
     assert found["log"] == expected["log"]
 
 
-def test_the_report_of_a_deployed_run_says_which_round_its_clients_get(simulated, tmp_path):
+def test_the_kept_round_is_noted_and_earlier_documents_kept_their_last(simulated, tmp_path):
     folder, names = deploy(tmp_path / "deployed", simulated, "head", Rates(0.25))
     run_session(folder, names, Party(tmp_path / "sites", simulated))
-    path = place_of(folder) / "result.json"
-    result = json.loads(path.read_text())
-    assert result.pop("kept_round") == 3
-    for _ in ("as it is written", "as earlier releases wrote it"):
-        story = write_run_report(folder, tmp_path / "page.html")
-        assert story.missing == []
-        header, (row,) = story.budgets
-        assert dict(zip(header, row, strict=True))["round that is kept"] == "3"
-        path.write_text(json.dumps(result))
+    result = json.loads((place_of(folder) / "result.json").read_text())
+    assert kept_round(result | {"kept_round": 2}) == 2
+    assert result.pop("kept_round") == kept_round(result) == 3
 
 
 def test_a_round_that_is_asked_again_starts_where_the_round_before_ended(simulated, tmp_path):

@@ -43,7 +43,7 @@ from refocus.cloud_train.methods.peft.prompt_generator import AttentionGenerator
 from refocus.cloud_train.methods.peft.prompts import PromptedViT
 from refocus.edge.personal import file_name
 from refocus.export.program.checkpoint import load_checkpoint
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 WIDTH, CLASSES = 16, 6
 RECIPE = Recipe(rounds=2, full=ClientRecipe(epochs=1, batch=16), parts=ClientRecipe(epochs=1, batch=16),
@@ -645,8 +645,7 @@ def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     assert rows["head"]["rates"]["client"] == max(reached, key=lambda rate: reached[rate])
     assert rows["local"]["over"]["local"]["mean"] == 0
     write_results(json.loads(done.stdout), tmp_path / "results" / "clients.json")
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    page = (tmp_path / "results.md").read_text()
+    page = results_pages(tmp_path / "results").text
     assert "| pFedPG |" in page
     assert "over each client alone" in page
     (order,) = json.loads(done.stdout)["orders"]  # the only one of the papers whose methods are both there

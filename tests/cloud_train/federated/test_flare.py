@@ -29,7 +29,7 @@ from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.methods import PeftSizes
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun, Rates
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 pytest.importorskip("nvflare", reason="needs NVFlare: pip install 'refocus-edge[flare]'")
 psutil = pytest.importorskip("psutil")  # comes with it
@@ -265,10 +265,10 @@ def test_a_training_outlives_killed_clients_and_a_killed_server(simulated, proje
 
 
 @pytest.mark.full
-def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_loses_a_client(refocus, tmp_path):
-    asked = ("federate", "trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 12, "--steps", 2,
+def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_loses_a_client(studies, tmp_path):
+    asked = ("federate-trial", tmp_path / "trial", "--clients", 3, "--photos", 30, "--rounds", 12, "--steps", 2,
              "--drop-after", 2)  # fmt: skip
-    done = refocus(*asked, "--json")
+    done = studies(*asked, "--json")
     assert done.returncode == 0, done.stderr
     simulation, complete, dropped = json.loads(done.stdout)["rows"]
     assert complete["as_simulated"] is True
@@ -278,8 +278,7 @@ def test_a_trial_measures_a_deployment_that_ends_as_the_simulation_and_one_that_
     assert complete["bytes_up"] == simulation["bytes_up"]
     assert complete["loopback_bytes"] > 3 * (complete["bytes_up"] + complete["bytes_down"])
     write_results(json.loads(done.stdout), tmp_path / "results" / "trial.json")
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert "## trial: a server and 3 client processes beside the simulation" in (tmp_path / "results.md").read_text()
-    again = refocus(*asked)
+    assert "## trial: a server and 3 client processes beside the simulation" in results_pages(tmp_path / "results").text
+    again = studies(*asked)
     assert again.returncode == 1
     assert "is not empty; a trial is timed from its beginning, so give a new folder" in again.stderr

@@ -13,6 +13,7 @@ import torch
 from refocus.cloud_train.methods.iciia.delivery import (
     EXPONENTS,
     _best,
+    calibrate_labels,
     choose_delivery,
     expected_of,
     logits_in_every_way,
@@ -20,6 +21,7 @@ from refocus.cloud_train.methods.iciia.delivery import (
 )
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.export import ExportSettings, export
+from refocus.export.bundle.class_shares import trained_temperature
 from refocus.export.errors import ExportError
 from refocus.export.program import load_checkpoint, save_checkpoint
 
@@ -139,18 +141,22 @@ def test_an_untrained_head_is_not_delivered(tiny_run, head):
 def chosen(tiny_run, head, tmp_path):
     """A run whose head's card states what served its validation people best."""
 
-    def make(choice: str) -> ExportSettings:
+    def make(choice: str, calibrated_on: int = 64, **changes: object) -> ExportSettings:
         run = tmp_path / choice
         run.mkdir()
         for path in tiny_run.folder.glob("encoder.*"):
             shutil.copy(path, run)
         shutil.copytree(tiny_run.parity_photos(), run / "parity")
+        (run / "parity" / "metadata.csv").unlink()  # no photo with a label calibrates shares
         delivery = {
             "choice": choice,
             "with_head": 0.25,
             "gated": choice == "both",
             "history": 8,
+            "temperature": 1.5,
+            "calibrated_on": calibrated_on,
             "accuracy": dict(accuracy(0.5, 0.6, 0.6, 0.6)),
+            **changes,
         }
         card = msgspec.structs.replace(head.card, training={**head.card.training, "delivery": delivery})
         path = save_checkpoint(run / "seed-0" / "iciia_t.safetensors", head.weights, card).path
@@ -163,7 +169,8 @@ def chosen(tiny_run, head, tmp_path):
 def test_export_delivers_what_served_validation_people_best(chosen):
     said = []
     alone = export(chosen("shares"), said.append).bundle.manifest.head().personalisation
-    assert (alone.method, alone.form, alone.shares is not None) == ("plain", "none", True)
+    assert (alone.method, alone.form, alone.shares.temperature) == ("plain", "none", 1.5)
+    assert any("calibrated on validation photos in training" in line for line in said)
     assert any("iciia_t is not delivered: after 8 photos" in line for line in said)
     both = export(chosen("both")).bundle.manifest.head().personalisation
     assert (both.method, both.shares.with_head, both.shares.gated) == ("iciia", 0.25, True)
@@ -172,10 +179,47 @@ def test_export_delivers_what_served_validation_people_best(chosen):
 
 
 @pytest.mark.slow
+def test_shares_that_nothing_calibrates_are_not_delivered(chosen):
+    said = []
+    alone = export(chosen("shares", 63), said.append).bundle.manifest.head().personalisation
+    assert (alone.method, alone.form, alone.shares) == ("plain", "none", None)
+    assert any("shares: left out of" in line for line in said)
+    gated = chosen("both", 63)
+    found = export(gated, said.append).bundle.manifest.head().personalisation
+    assert (found.method, found.shares) == ("plain", None)
+    assert "iciia_t was chosen with class shares, which nothing calibrates: the plain classifier is exported" in said
+    with pytest.raises(ExportError, match="class shares are the gate of iciia_t, and nothing calibrates them"):
+        export(replace(gated, personalise="shares"))
+
+
+@pytest.mark.slow
+def test_a_head_that_is_better_than_the_plain_classifier_is_delivered_without_shares_that_nothing_calibrates(chosen):
+    found = export(chosen("both", 63, gated=False)).bundle.manifest.head().personalisation
+    assert (found.method, found.shares) == ("iciia", None)
+
+
+@pytest.mark.slow
 def test_a_head_can_be_had_nevertheless(chosen):
     settings = chosen("plain")
     for asked in (replace(settings, personalise="head"), replace(settings, form="window")):
         found = export(asked).bundle.manifest.head().personalisation
         assert (found.method, found.shares) == ("iciia", None)
-    with pytest.raises(ExportError, match="--personalise best: expected head or shares"):
+    with pytest.raises(ExportError, match="--personalise best: expected head, shares or shares-uncalibrated"):
         export(replace(settings, personalise="best"))
+
+
+def test_the_temperature_of_photos_with_several_labels_undoes_what_a_classifier_exaggerates():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 5))
+    label = rng.random((2000, 5)) < 1 / (1 + np.exp(-logits))
+    assert calibrate_labels(logits, label) == pytest.approx(1, rel=0.1)
+    assert calibrate_labels(3 * logits, label) == pytest.approx(3, rel=0.1)
+
+
+def test_a_temperature_of_few_photos_or_of_none_is_not_calibrated():
+    fitted = {"temperature": 1.5, "targets": 64}
+    assert trained_temperature({"delivery": fitted}, several=False) == 1.5
+    assert trained_temperature({"delivery": fitted}, several=True) is None  # before its temperature was fitted
+    assert trained_temperature({"delivery": {**fitted, "calibrated_on": 64}}, several=True) == 1.5
+    assert trained_temperature({"delivery": {**fitted, "calibrated_on": 63}}, several=False) is None
+    assert trained_temperature({}, several=False) is None

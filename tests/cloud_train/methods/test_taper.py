@@ -23,13 +23,10 @@ from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate import self_improvement as improvement_study
 from refocus.cloud_train.evaluate.bank_replay import CONDENSED, FOREIGN, GENERIC, replay_bank
 from refocus.cloud_train.evaluate.bank_tasks import Evaluation
-from refocus.cloud_train.evaluate.kept_answers import kept
-from refocus.cloud_train.evaluate.report import study_plot, study_table
 from refocus.cloud_train.methods.taper import bank, growth, tasks
 from refocus.cloud_train.methods.taper import descriptions as task_text
 from refocus.cloud_train.methods.taper.bank import Bases, MixerPredictor, Taper, layout_of
 from refocus.cloud_train.methods.taper.descriptions import bag_of_words, sentence_encoder, text_descriptions
-from refocus.cloud_train.methods.taper.oracle import oracle_mixers, with_own_statistics
 from refocus.cloud_train.methods.taper.owners import OwnersGain, owners_gain
 from refocus.cloud_train.methods.taper.tasks import Task, TaskPhotos
 from refocus.cloud_train.methods.taper.train import (
@@ -52,7 +49,10 @@ from refocus.edge.taper.bank import LEAST_ALIKE
 from refocus.export.bank.batchnorm_folding import find_folds, folded_structure
 from studies.banks.evaluation import by_one_network, by_taper
 from studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
+from studies.banks.kept_rows import kept
+from studies.banks.oracle import oracle_mixers, with_own_statistics
 from studies.banks.tables import study_bases, study_taper
+from studies.report.pages import study_plot, study_table
 
 CLASSES = 12
 
@@ -446,17 +446,17 @@ def tiny_taper(tmp_path_factory):
 @pytest.mark.slow
 def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper):
     rows = "TAPER, bag*", "control*"
-    found = study_taper(tiny_taper, [0], "refocus study taper RUN", names=rows)
+    found = study_taper(tiny_taper, [0], "python -m studies taper RUN", names=rows)
     assert [row["name"] for row in found["rows"]][:2] == ["classifier selection", "TAPER, bag of words"]
     assert all(0 <= row["accuracy"] <= 1 for row in found["rows"])
     stages = {path: path.stat().st_mtime_ns for path in tiny_taper.folder.rglob("*.safetensors")}
-    again = study_taper(TaperRun(tiny_taper.folder), [0], "refocus study taper RUN", names=rows)
+    again = study_taper(TaperRun(tiny_taper.folder), [0], "python -m studies taper RUN", names=rows)
     assert again["rows"] == found["rows"]
     assert {path: path.stat().st_mtime_ns for path in stages} == stages
     with pytest.raises(
         UsageError, match="--rows 'TAPIR' is no row of this run; it has 'classifier selection', 'no pers"
     ):
-        study_taper(tiny_taper, [0], "refocus study taper RUN", names=["TAPER", "TAPIR"])
+        study_taper(tiny_taper, [0], "python -m studies taper RUN", names=["TAPER", "TAPIR"])
     checkpoint = tiny_taper.export_checkpoint(0)
     assert checkpoint.weights["rows"].shape == (12, tiny_taper.layout().size)
     with pytest.raises(UsageError, match=r"holds a run with other settings \(ways: 20 there, 5 asked for\)"):
@@ -465,7 +465,7 @@ def test_a_stopped_run_goes_on_and_another_one_s_settings_are_refused(tiny_taper
 
 @pytest.mark.slow
 def test_banks_of_fewer_bases_share_the_run_s_first_stage_and_tasks(tiny_taper):
-    found = study_bases(tiny_taper, [0], "refocus study bases RUN", [1, 3])
+    found = study_bases(tiny_taper, [0], "python -m studies bases RUN", [1, 3])
     assert [row["bases"] for row in found["rows"]] == [0, 1, 3, 12]
     assert all(row["domains"].keys() == found["rows"][0]["domains"].keys() != set() for row in found["rows"])
     stages = tiny_taper.folder / "seed-0" / "stages"
@@ -538,7 +538,7 @@ def test_a_bank_grows_by_other_photos_and_with_the_same_networks(tmp_path):
 @pytest.mark.slow
 @pytest.mark.full
 def test_a_study_of_growth_leaves_a_domain_out_and_names_it(tiny_taper, tmp_path):
-    found = study_growth(tiny_taper, [0], "refocus study growth RUN", count=5)
+    found = study_growth(tiny_taper, [0], "python -m studies growth RUN", count=5)
     assert found["left_out"] == tiny_taper.domains[-1:]
     assert [(row["tasks"], row["name"]) for row in found["rows"]] == [
         (kind, name) for kind in ("old", "new") for name in (WITHOUT, GROWN, AT_ONCE)
@@ -571,7 +571,7 @@ def test_photos_of_unknown_classes_add_no_basis():
 def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     for name, value in (("STEPS", 2), ("BATCH", 4), ("JUDGED", 10)):
         monkeypatch.setattr(improvement_study, name, value)
-    found = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN", owners=2)
+    found = improvement_study.study_improvement(tiny_taper, [0], "python -m studies improvement RUN", owners=2)
     assert [(row["name"], row["photos"]) for row in found["rows"]] == [
         (content, photos) for content in ("own", "mixed") for photos in (0, 4, 8)
     ]
@@ -583,7 +583,7 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     assert study_table(found)[1]
     assert study_plot(found)
     monkeypatch.setattr(improvement_study, "SelfImprovement", None)  # a second call must not need it
-    again = improvement_study.study_improvement(tiny_taper, [0], "refocus study improvement RUN", owners=2)
+    again = improvement_study.study_improvement(tiny_taper, [0], "python -m studies improvement RUN", owners=2)
     assert again["rows"] == found["rows"]
 
 

@@ -439,8 +439,8 @@ def test_what_is_published_of_a_command_holds_no_paths(monkeypatch, tmp_path):
     words = ["refocus", "evaluate", "runs/mine", "--data", "/home/anna/photos.zip", "--set", "data.source=/a/b.zip"]
     monkeypatch.setattr("sys.argv", words)
     assert typed_command({"runs/mine": "RUN"}) == "refocus evaluate RUN --data photos.zip --set data.source=b.zip"
-    monkeypatch.setattr("sys.argv", ["refocus", "federate", "trial", "trial", "--rounds", "3"])
-    assert typed_command({"trial": "OUT"}) == "refocus federate trial OUT --rounds 3"
+    monkeypatch.setattr("sys.argv", ["studies", "federate-trial", "trial", "--rounds", "3"])
+    assert typed_command({"trial": "OUT"}, "python -m studies") == "python -m studies federate-trial OUT --rounds 3"
 
 
 def test_a_runs_commands_are_kept_once_each(tiny_run):

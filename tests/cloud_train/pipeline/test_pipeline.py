@@ -51,7 +51,7 @@ from refocus.cloud_train.release.stages import withdraw
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
 from refocus.edge.bundle import load_bundle, write_manifest
 from refocus.export.program import load_checkpoint
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))
 needs_extra = pytest.mark.skipif(not INSTALLED, reason="needs refocus-edge[pipeline]")
@@ -776,8 +776,7 @@ def test_a_run_killed_in_its_steps_repeats_none_that_ended_and_releases_the_same
         "parity",
     ]
     write_results(document, tmp_path / "results" / "release.json")
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert judged["gates"][0]["why"] in (tmp_path / "results.md").read_text()
+    assert judged["gates"][0]["why"] in results_pages(tmp_path / "results").text
 
 
 # --- the other methods -----------------------------------------------------------------------------------------

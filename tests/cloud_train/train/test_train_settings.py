@@ -117,46 +117,6 @@ def test_an_unknown_recipe_is_named(train, tmp_path):
         train("iciia", tmp_path / "run", "--recipe", "fast")
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["iciia", "--windows-per-step", 4], "--set recipe.windows_per_step=4"),
-        (["iciia", "--out", "R", "--epochs=3", "--data", "a b.zip"], "refocus train iciia R --set recipe.epochs=3 --data 'a b.zip'"),
-        (["iciia", "R", "--no-shuffle", "--mean", "0.5,0.5,0.5"], "--set block.shuffle=false --set 'mean=[0.5,0.5,0.5]'"),
-        (["iciia", "--people", "6,3,2,1"], "--set data.glyph_clients.train=6 --set data.glyph_clients.validation=3"),
-        (["iciia", "--backbone-arguments", "pad_type=same"], "--set arguments.pad_type=same"),
-        (["taper", "--small", "resnet18", "--tasks", "group"], "--set small.name=resnet18 --set kind=group"),
-        (["taper", "--select-shards", "R"], "--set recipe.select_shards=true R"),
-        (["federated", "--rounds", 3, "--deliver-whole"], "--set recipe.rounds=3 --set deliver_whole=true"),
-        (["federated", "--rates", "0.1,0.2"], "--set 'rates=[0.1,0.2]'"),
-        (["prompt", "--prompts", 5, "--people", 9], "--set recipe.sizes.prompts=5 --set clients=9"),
-    ],
-)  # fmt: skip
-def test_a_flag_of_refocus_0_1_names_the_setting_that_it_is_now(train, words, said):
-    with pytest.raises(UsageError, match=re.escape(said)):
-        train(*words)
-
-
-FLAGS_OF_0_1 = {
-    "iciia": "out backbone-arguments mean std clients label-column client-column parent-column photos-per-client people "
-    "ratio alpha number-of-clients partitions layers heads window attention shuffle no-shuffle classifier gate "
-    "learning-rate momentum windows-per-step epochs patience devices accelerator data-seed",
-    "taper": "out label-column parent-column domain-column side small small-arguments large large-arguments bases shards "
-    "tasks ways any-domain people epochs flip no-flip shift rates select-shards norm text-encoder",
-    "federated": "out partition clients alpha photos-per-client unseen label-column client-column domain-column "
-    "backbone-arguments rounds participation epochs rates part-rates feature-rates generator-rates prompts deliver-whole",
-    "prompt": "out partition photos-per-group people label-column client-column domain-column backbone-arguments prompts "
-    "epochs rates part-rates",
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_flag_of_refocus_0_1_is_forgotten(kind, train):
-    for flag in FLAGS_OF_0_1[kind].split():
-        with pytest.raises(UsageError, match=f"--{flag} is a setting now"):
-            train(kind, f"--{flag}", "1")
-
-
 def test_all_mistakes_of_a_file_are_named_with_their_lines(train, tmp_path):
     (tmp_path / "run.toml").write_text("[recipe]\nepocs = 3\nmomentum = -1\n[data]\nclients = 'mine'\n")
     with pytest.raises(UsageError) as caught:

@@ -89,14 +89,3 @@ def test_the_takeout_says_what_computed_the_features(tmp_path):
 
 def test_the_seal_is_that_of_the_page_of_the_format():
     assert path_seal(-1, "s", "p").hex() == "200fbd64"
-
-
-def test_photos_in_the_journal_keep_what_computed_them(tmp_path):
-    path = tmp_path / "a.history.sqlite3"
-    with FeatureHistory(path, journal=True) as history:
-        store(history, range(10), CPU)
-        store(history, range(10, 15), GPU)
-        assert path.with_name(path.name + ".journal").stat().st_size, "nothing went through the journal"
-        assert history.numeric_paths("s") == {CPU: 10, GPU: 5}
-    with FeatureHistory(path) as history:
-        assert history.numeric_paths("s") == {CPU: 10, GPU: 5}

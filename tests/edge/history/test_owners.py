@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from refocus.edge.errors import HistoryError
-from refocus.edge.history import feature_history, profile_file
+from refocus.edge.history import profile_file
 from refocus.edge.history.feature_history import FeatureHistory
 
 ROW = np.ones(4, np.float32)
@@ -25,7 +25,7 @@ import numpy as np
 from refocus.edge.errors import HistoryError
 from refocus.edge.history import FeatureHistory
 row = np.ones(4, np.float32)
-history = FeatureHistory(Path(sys.argv[1]), capacity=10_000, journal=True)
+history = FeatureHistory(Path(sys.argv[1]), capacity=10_000)
 for number in range(4):
     history.append("s", f"before {number}", row)
 child = os.fork()
@@ -37,7 +37,7 @@ if child == 0:
         except HistoryError as error:
             refused += "before this process was forked" in str(error)
     history.close()
-    with FeatureHistory(Path(sys.argv[1]), capacity=10_000, journal=True) as own:
+    with FeatureHistory(Path(sys.argv[1]), capacity=10_000) as own:
         for number in range(200):
             own.append("s", f"child {number}", row)
     os._exit(0 if refused == 3 else 1)
@@ -50,9 +50,8 @@ with FeatureHistory(Path(sys.argv[1]), capacity=10_000) as history:
 """
 
 
-@pytest.mark.parametrize("journal", [False, True])
-def test_an_identity_that_is_no_text_is_refused_and_nothing_is_lost_by_it(tmp_path, journal):
-    with FeatureHistory(tmp_path / "p", journal=journal) as history:
+def test_an_identity_that_is_no_text_is_refused_and_nothing_is_lost_by_it(tmp_path):
+    with FeatureHistory(tmp_path / "p") as history:
         for photo in ("one", "two", "three"):
             history.append("s", photo, ROW)
         for store in (
@@ -69,28 +68,13 @@ def test_an_identity_that_is_no_text_is_refused_and_nothing_is_lost_by_it(tmp_pa
         assert history.recovered is None
 
 
-def test_a_journal_with_such_an_identity_opens_and_says_what_is_lost(tmp_path, monkeypatch):
-    """As a release that took it left it behind."""
-    monkeypatch.setattr(feature_history, "_check_text", lambda *given: None)
-    monkeypatch.setattr(profile_file.ProfileFile, "_leave", lambda self: self._disconnect())  # killed
-    with FeatureHistory(tmp_path / "p", journal=True) as history:
-        for photo in ("one", "two", "three", NO_TEXT, "four"):
-            history.append("s", photo, ROW)
-    monkeypatch.undo()
-    with FeatureHistory(tmp_path / "p") as history:
-        assert history.photos("s") == {"one", "two", "three", "four"}
-        assert history.recovered.lost.features == 1
-        assert history.erase() == 4
-
-
 def test_a_history_is_refused_after_a_fork_and_both_processes_keep_their_photos(tmp_path):
     done = subprocess.run([sys.executable, "-c", FORKED, tmp_path / "p"], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["0", "404", "None"], done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("journal", [False, True])
-def test_a_closed_history_says_so(tmp_path, journal):
-    history = FeatureHistory(tmp_path / "p", journal=journal)
+def test_a_closed_history_says_so(tmp_path):
+    history = FeatureHistory(tmp_path / "p")
     history.append("s", "one", ROW)
     history.close()
     history.close()
@@ -111,7 +95,7 @@ def test_a_closed_history_says_so(tmp_path, journal):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
 def test_a_history_that_nobody_closes_gives_its_files_back(tmp_path):
     def open_and_forget():
-        history = FeatureHistory(tmp_path / "p", journal=True)
+        history = FeatureHistory(tmp_path / "p")
         for photo in ("one", "two", "three"):
             history.append("s", photo, ROW)
 

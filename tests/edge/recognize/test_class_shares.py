@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 
+from refocus.edge.bundle import ShareCard
 from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUnavailable
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
+from refocus.edge.recognize.label_sets import settings_of
 from tests.edge.runtimes.native_fuzz import SHARES_TOLERANCE, shares_difference
 
 CLASSES = 20
@@ -240,6 +243,7 @@ def test_outputs_that_are_no_probabilities_are_refused(outputs, message):
         {"no_shift": 1.0},
         {"elsewhere": 1.5},
         {"with_head": 2.0},
+        {"support": 1.0},
         {"top": 0},
         {"top": 10**9},
         {"capacity": 10**12},
@@ -274,6 +278,55 @@ def test_rows_of_another_label_set_are_refused_and_nothing_is_counted():
             state.add(LikelyClasses(np.arange(4, dtype=np.int32), np.full(4, bad, np.float32)))
     assert len(state) == 0
     assert ShareSettings().identity(["a", "b"]) != ShareSettings().identity(["a", "c"])
+
+
+def test_photos_of_nothing_that_is_known_do_not_carry_other_photos_into_the_class_that_attracts_them():
+    """Forty photos of no class, each answered with class 5; then a photo of class 2, with a little of class 5."""
+    rng = np.random.default_rng(13)
+    unknown = rng.normal(size=(40, CLASSES)) + 5 * np.eye(CLASSES)[5]
+    photo = 3.0 * np.eye(CLASSES)[2] - 0.8 * np.eye(CLASSES)[5]
+    unbounded, bounded = (after(ShareSettings(support=support), unknown) for support in (0.0, 0.1))
+    assert unbounded.answer(photo).logits.argmax() == 5
+    answer = bounded.answer(photo)
+    assert answer.logits.argmax() == 2
+    assert answer.trust < 0.5
+    odds = [logits[5] - logits[2] for logits in (answer.logits, answer.plain_logits)]
+    assert odds[0] == pytest.approx(odds[1])
+    supported = photo + 2.0 * np.eye(CLASSES)[5]  # the photo itself may well be of class 5
+    assert bounded.answer(supported).logits.argmax() == 5
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("gated", [True, False])
+def test_the_answer_with_shares_is_a_class_that_the_one_without_them_supports(native, gated):
+    rng, support, moved = np.random.default_rng(14), 0.3, 0
+    settings = ShareSettings(support=support, gated=gated, with_head=1.0, elsewhere=0.05)
+    state = ClassShares(settings, CLASSES, native=native)
+    for _ in range(200):
+        logits, head = rng.normal(size=(2, CLASSES)) * 2 + 3 * np.eye(CLASSES)[int(rng.integers(0, 3))]
+        alone, (beside, mixed) = state.answer(logits), state.answer_beside(logits, head)
+        without = state.without(head, beside, mixed)[0] if gated else head
+        for answer, plain in ((alone.logits, alone.plain_logits), (mixed, without)):
+            probability = softmax(plain)
+            assert probability[answer.argmax()] >= support * probability.max()
+            moved += answer.argmax() != plain.argmax()
+        assert 0 <= alone.trust <= 1
+        assert 0 <= alone.moved <= 1
+        state.add(alone.row)
+    assert moved > 10
+
+
+def test_a_manifest_without_support_moves_answers_as_far_as_before():
+    card = msgspec.to_builtins(msgspec.convert({"version": 1, **dataclasses.asdict(ShareSettings())}, ShareCard))
+    assert card.pop("support") == ShareSettings().support > 0
+    settings = settings_of(msgspec.convert(card, ShareCard))
+    assert settings == dataclasses.replace(ShareSettings(), support=0.0)
+    _, logits = photos(of([2, 3]), 40, np.random.default_rng(15))
+    state = after(settings, logits)
+    for one in logits:
+        answer = state.answer(one)
+        np.testing.assert_allclose(answer.logits - answer.plain_logits, answer.shift, atol=1e-9)
+        np.testing.assert_allclose(answer.shift, np.log(CLASSES * answer.estimate.shares), atol=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))

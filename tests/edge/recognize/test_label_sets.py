@@ -68,6 +68,27 @@ def test_what_a_person_always_has_becomes_likelier_and_the_rest_stays():
     assert 0 < answer.trust < 1
 
 
+@pytest.mark.parametrize("gated", [False, True])
+def test_a_label_flips_only_where_the_photo_leaves_room_for_it(gated):
+    """Label 0 is on all photos of the person and label 1 on none, whatever one photo says."""
+    support = 0.05
+    state = LabelShares(ShareSettings(base=(0.5,) * 4, support=support, gated=gated, with_head=1.0), 4)
+    for logits in answers_of(200):
+        state.add(state.row(logits))
+    sure, unsure = -np.log(support) + 0.01, -np.log(support) - 0.01
+    for head in (False, True):
+
+        def answered(first, second, head=head):
+            logits = np.array([first, second, 0.0, 0.0])
+            return state.answer_beside(logits, logits)[1] if head else state.answer(logits).logits
+
+        assert answered(-sure, sure)[:2] == pytest.approx([-sure, sure])
+        near = answered(-unsure, unsure)[:2]
+        assert near[0] > -unsure + 0.5
+        assert near[1] < unsure - 0.5
+        assert answered(sure, -sure)[0] > sure
+
+
 def test_rows_are_kept_forgotten_and_read_again():
     state = LabelShares(ShareSettings(), 4)
     rows = [state.row(logits) for logits in answers_of(6)]

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from golden import write_golden
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
@@ -20,7 +21,6 @@ from refocus.edge.commands import app as cli
 from refocus.edge.errors import BundleError, PhotoError, RefocusError
 from refocus.edge.photos.preprocess import folder_identity
 from refocus.edge.recognize import Recognizer, answer_album, find_photos
-from refocus.edge.recognize.golden import write_golden
 from refocus.edge.update.canary import Limits, compare, is_shortage
 
 T, SIDE = 4, 16

@@ -52,6 +52,7 @@ def shares_difference(rng: np.random.Generator) -> float:
         bias=tuple(rng.normal(size=classes)) if vectors else (),
         with_head=float(rng.uniform(0, 1)),
         gated=bool(rng.random() < 0.5),
+        support=float(rng.choice([0.0, 0.05, 0.5])),
         base=tuple(np.maximum(base, 1e-4) / np.maximum(base, 1e-4).sum()) if len(base) else (),
         strengths=tuple(rng.uniform(0.5, 20, several)),
         half_lives=tuple(rng.choice([0.0, 3.0, 8.0, 50.0], int(rng.integers(1, 4)), replace=False)),
@@ -79,7 +80,7 @@ def shares_difference(rng: np.random.Generator) -> float:
 def _said(state: ClassShares, logits: np.ndarray, head: np.ndarray) -> list[Any]:
     """Every number of an answer by the classifier and by a head beside it."""
     alone, (beside, mixed) = state.answer(logits), state.answer_beside(logits, head)
-    fields = "logits", "plain_logits", "alone", "trust", "moved"
+    fields = "logits", "plain_logits", "shift", "alone", "trust", "moved"
     found = [getattr(answer, name) for answer in (alone, beside) for name in fields]
     return [*found, mixed, *alone.estimate[:3], *alone.row, *beside.row]
 

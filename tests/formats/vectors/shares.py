@@ -28,6 +28,9 @@ def manifests() -> None:
         add(f"shares-{name}", f"{rule}, of any form", changed(made, shared()), True, "shares")
     add("shares-null", f"{rule}: null is none", changed(alone(), at(PLACE, None)), True, "shares")
     add("shares-gated", f"{rule}: they may be the gate", changed(alone(), shared(gated=True)), True, "shares")
+    for value in (0, 0.25):
+        bounded = changed(alone(), shared(support=value))
+        add(f"shares-support-{value}", f"{rule}: their shift may be bounded", bounded, True, "shares")
     vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75]}
     add("shares-vectors", f"{rule}: one number for each class", changed(alone(), shared(**vectors)), True, "shares")
     least = {"scale": ..., "bias": ..., "base": ...}
@@ -47,6 +50,7 @@ def manifests() -> None:
         ("top", 0), ("top", 257), ("top", 2.0), ("revisit", -1), ("revisit", 65), ("capacity", 0), ("capacity", 2**20 + 1),
         ("scale", [1.0]), ("scale", [1.0, 0.0]), ("scale", [1.0, 1.0, 1.0]), ("bias", [0.0]), ("bias", [0.0, 1e7]),
         ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("strength", 4.0), ("gated", 1),
+        ("support", 1), ("support", -0.1), ("support", "0.1"), ("support", None),
     )):  # fmt: skip
         wrong = changed(alone(), shared(**{field: value}))
         add(f"shares-wrong-{number:02}-{field}", "each field has its type and range", wrong, False, "shares")
@@ -145,28 +149,38 @@ class Reference:
         mixed = [sum(w * s[c] for w, s in zip(weights, each, strict=True)) for c in range(self.classes)]
         return [elsewhere * b + (1 - elsewhere) * s for b, s in zip(self.base, mixed, strict=True)]
 
+    def shift(self) -> list[float]:
+        return [math.log(s / b) for s, b in zip(self.estimate(), self.base, strict=True)]
+
+    def bounded(self, without: list[float]) -> list[float]:
+        """The shift of an answer that has these logits without shares."""
+        shift, support, p = self.shift(), self.card.get("support", 0), softmax(without)
+        best = p.index(max(p))
+        return [x if q >= support * p[best] else min(x, shift[best]) for q, x in zip(p, shift, strict=True)]
+
     def answer(self, logits: list[float]) -> list[float]:
-        ratio = [s / b for s, b in zip(self.estimate(), self.base, strict=True)]
-        return [z + math.log(r) for z, r in zip(self.calibrated(logits), ratio, strict=True)]
+        z = self.calibrated(logits)
+        return [own + x for own, x in zip(z, self.bounded(z), strict=True)]
 
     def trust(self, logits: list[float]) -> float:
         """Of a photo."""
         if not self.photos:
             return 0.0
-        p = softmax(self.calibrated(logits))
-        likelihood = sum(q * s / b for q, s, b in zip(p, self.estimate(), self.base, strict=True))
+        z = self.calibrated(logits)
+        likelihood = sum(q * math.exp(x) for q, x in zip(softmax(z), self.bounded(z), strict=True))
         elsewhere = self.card["elsewhere"]
         return min(max(1 - ((1 - elsewhere) * self.weights()[0] + elsewhere) / likelihood, 0.0), 1.0)
 
     def beside_head(self, head: list[float], logits: list[float]) -> list[float]:
         """Answer of a head, where the classifier gave ``logits``."""
-        exponent = self.card["with_head"]
-        ratio = [s / b for s, b in zip(self.estimate(), self.base, strict=True)]
-        both = [math.log(p) + exponent * math.log(r) for p, r in zip(softmax(head), ratio, strict=True)]
-        if not self.card.get("gated"):
-            return both
-        alone, t = [math.log(p) for p in softmax(self.answer(logits))], self.trust(logits)
-        return [(1 - t) * a + t * h for a, h in zip(alone, both, strict=True)]
+        z, shift, exponent = self.calibrated(logits), self.shift(), self.card["with_head"]
+        t = self.trust(logits) if self.card.get("gated") else 1.0
+        shared = [math.log(p) for p in softmax([own + x for own, x in zip(z, shift, strict=True)])]
+        both = [math.log(p) + exponent * x for p, x in zip(softmax(head), shift, strict=True)]
+        mixed = [(1 - t) * one + t * other for one, other in zip(shared, both, strict=True)]
+        taken = self.bounded([(1 - t) * own + t * other for own, other in zip(z, head, strict=True)])
+        part = 1 - t + t * exponent
+        return [value - part * (x - y) for value, x, y in zip(mixed, shift, taken, strict=True)]
 
 
 def arithmetic() -> list[dict[str, Any]]:
@@ -178,6 +192,8 @@ def arithmetic() -> list[dict[str, Any]]:
         "never-no-shift": ({"no_shift": 0.0, "elsewhere": 0.0}, 5), "everywhere": ({"elsewhere": 1.0}, 5),
         "two-classes": ({"top": 1, "with_head": 0.0}, 2), "more-top-than-classes": ({"top": 9}, 3),
         "gated": ({"gated": True}, 5), "gated-calibrated": ({"gated": True, "temperature": 2.0, "with_head": 0.75}, 4),
+        "support": ({"support": 0.25}, 5), "support-base": ({"support": 0.1, "base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5),
+        "support-gated": ({"support": 0.25, "gated": True, "with_head": 0.75}, 5),
     }  # fmt: skip
     return [_case(name, {**SHARES, **changes}, classes) for name, (changes, classes) in cases.items()]
 

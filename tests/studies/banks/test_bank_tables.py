@@ -11,11 +11,11 @@ import torch
 
 from refocus.cloud_train.data.image_tensors import Photos
 from refocus.cloud_train.evaluate.bank_tasks import Evaluation
-from refocus.cloud_train.evaluate.report import STUDIES, orders_table
 from refocus.cloud_train.methods.taper import tasks
 from refocus.cloud_train.methods.taper.tasks import Task
 from studies.banks import orders
 from studies.banks.tables import rows_of
+from studies.report.pages import STUDIES, orders_table
 
 TASKS = 40
 

@@ -58,7 +58,7 @@ def test_onnx_runtime_places_the_encoder_on_the_gpu(encoder):
 @pytest.mark.slow
 def test_the_command_runs_dry_goes_on_where_it_stopped_and_packs_its_documents(tmp_path):
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "studies.bench.measure_cuda", "--dry", "--out", out]
+    command = [sys.executable, "-m", "studies", "measure-cuda", "--dry", "--out", out]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     out.mkdir()
     (out / "tests.json").write_text(json.dumps({"section": "tests", "seconds": 0.0, "summary": "was there"}))

@@ -7,10 +7,10 @@ import pytest
 from PIL import Image
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.evaluate.report import STUDIES
 from refocus.edge.photos import decode_photo
 from studies.bench import decoding
 from studies.bench.decoding import Variant, enlarged, study_decoding
+from studies.report.pages import STUDIES
 
 
 def test_an_enlarged_photo_has_the_megapixels_and_the_noise_that_were_asked_for():
@@ -34,13 +34,13 @@ def test_rows_count_labels_and_pair_accuracies():
 
 def test_a_folder_without_photos_is_refused(tmp_path):
     with pytest.raises(UsageError, match="expected photos/CLASS.JPEG, photos/classes.txt and weights/"):
-        study_decoding(str(tmp_path), tmp_path / "run", "refocus study decoding")
+        study_decoding(str(tmp_path), tmp_path / "run", "python -m studies decoding")
 
 
 @pytest.mark.slow
 def test_real_photos_keep_their_labels_and_the_control_differs(real_data, tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "VARIANTS", (Variant(3, 92, at_least=0.5), Variant(3, 92), Variant(6, 75)))
-    document = study_decoding(str(real_data), tmp_path / "run", "refocus study decoding", photos=6)
+    document = study_decoding(str(real_data), tmp_path / "run", "python -m studies decoding", photos=6)
     control, *rows = document["rows"]
     assert [row["same_top1"] for row in rows] == [1, 1]
     assert min(row["cosine"]["least"] for row in rows) > 0.99
@@ -50,6 +50,6 @@ def test_real_photos_keep_their_labels_and_the_control_differs(real_data, tmp_pa
     assert len(header) == len(cells[0])
     assert "100.0% of all files get the same best label, in the worst row 100.0%" in STUDIES["decoding"].about(document)
     again = study_decoding(
-        str(real_data), tmp_path / "run", "refocus study decoding", photos=6
+        str(real_data), tmp_path / "run", "python -m studies decoding", photos=6
     )  # goes on: nothing anew
     assert again == document

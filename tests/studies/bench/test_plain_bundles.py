@@ -18,7 +18,7 @@ from studies.bench.plain_bundles import (
     run_matrix,
     write_bundles_page,
 )
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 TINY = (
     Entry("test_resnet", "CNN", 64, False),
@@ -60,8 +60,7 @@ def test_the_page_states_every_network_and_why_one_failed(document, tmp_path):
     assert "| test_resnet | CNN | 64 |" in page
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "compatibility.json").write_text(json.dumps(changed))
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    assert "2 networks, each exported by `refocus export` to onnx:fp32" in (tmp_path / "results.md").read_text()
+    assert "2 networks, each exported by `refocus export` to onnx:fp32" in results_pages(tmp_path / "results").text
 
 
 def test_what_is_there_is_not_exported_again_and_a_network_that_takes_too_long_is_a_row(photos, tmp_path):

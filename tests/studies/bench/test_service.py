@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from studies.bench.rows import service
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 
 def test_tasks_that_are_asked_for_at_once_are_all_answered_and_timed(bank_bundle, tmp_path):
     service.main(bank_bundle.folder, "1,4", 2, tmp_path / "service.json")
-    write_results_page(tmp_path, tmp_path / "results.md")
-    [line] = [line for line in (tmp_path / "results.md").read_text().splitlines() if line.startswith("| 4 | 2 |")]
+    [line] = [line for line in results_pages(tmp_path).text.splitlines() if line.startswith("| 4 | 2 |")]
     assert line.split(" | ")[3] == "0", line
 
 

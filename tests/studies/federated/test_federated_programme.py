@@ -37,7 +37,7 @@ from studies.federated.programme import (
     run_queue,
     same_settings,
 )
-from studies.report.results_page import write_results_page
+from studies.report.results_page import results_pages
 
 COMMITTED = Path(__file__).parents[3] / "docs" / "federated-programme.toml"
 SMALL = """
@@ -61,7 +61,7 @@ parts = { batch = 8 }
 features = { batch = 8 }
 
 [tables.small]
-paper = "a table"
+paper = "pFedPG Table 1"
 methods = ["fedrep", "head", "local"]
 seeds = [0]
 
@@ -73,13 +73,13 @@ settings = { recipe = { rounds = 1 } }
 [[orders]]
 better = "fedrep"
 other = "head"
-source = "a table"
+source = "pFedPG Table 1"
 tables = ["small"]
 
 [[orders]]
 better = "head"
 other = "head"
-source = "two tables"
+source = "pFedPG Table 2"
 tables = ["small"]
 other_tables = ["other"]
 """
@@ -273,16 +273,16 @@ def test_several_jobs_at_a_time_do_not_wait_for_rates_that_nobody_chooses(queue)
 def test_the_page_says_what_was_run_and_what_was_not(queue, tmp_path):
     run_queue(queue, ["*.head.*"])
     (tmp_path / "results" / "one.json").write_text((COMMITTED.parent / "results" / "condense.json").read_text())
-    write_results_page(tmp_path / "results", tmp_path / "results.md")
-    page = (tmp_path / "results.md").read_text()
+    pages = results_pages(tmp_path / "results")
+    page = pages.text
     assert "1 are judged" in page
     assert "1 have jobs that have not run yet" in page
-    assert "| FedRep over classifier alone | a table | small | not yet run |" in page
+    assert "| FedRep over classifier alone | pFedPG Table 1 | small | not yet run |" in page
     assert "| classifier alone | 1 |" in page
     assert "| 3 |" in page, "steps a round"
     assert "| CPU |" in page
     assert "100 % of all clients in each" in page
-    assert (tmp_path / "pictures" / "federated-small.png").stat().st_size > 1000
+    assert len(pages.pictures["federated-small.png"]()) > 1000
 
 
 @pytest.mark.parametrize(

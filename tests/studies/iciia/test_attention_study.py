@@ -9,9 +9,9 @@ import torch
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate.heads import PerPerson, Target
-from refocus.cloud_train.evaluate.report import STUDIES
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from studies.iciia.attention import _row, attention_of, with_both
+from studies.report.pages import STUDIES
 
 CLASSES, HISTORY, TARGETS = 4, 6, 40
 CONFIG = IciiaConfig(width=8, partitions=1, layers=1, heads=1, window=HISTORY + 1)

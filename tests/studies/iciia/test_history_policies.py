@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.evaluate.report import study_table
 from studies.iciia.history_policies import study_memories
+from studies.report.pages import study_table
 
 
 @pytest.fixture(scope="module")
 def document(tiny_run, bundle):  # the bundle first: the study finds it exported
-    return study_memories(tiny_run, [0], "refocus study memories RUN", people=3, targets=4, histories=(16, 40))
+    return study_memories(tiny_run, [0], "python -m studies memories RUN", people=3, targets=4, histories=(16, 40))
 
 
 def test_every_memory_is_judged_at_every_length_and_on_the_same_targets(document):

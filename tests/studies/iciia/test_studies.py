@@ -11,7 +11,7 @@ import pytest
 from refocus.cloud_train.commands.parsing import seeds_of, seeds_of_run
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate.page import about_people
-from refocus.cloud_train.evaluate.report import print_study, study_table
+from refocus.cloud_train.evaluate.report import print_study
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
 from refocus.cloud_train.settings import read_settings
@@ -22,7 +22,8 @@ from studies.iciia.orders import FINE_TUNING
 from studies.iciia.points import HISTORY, Bench, Point, targets_of, train_best, train_point, with_other_past
 from studies.iciia.rivals import labelled_points, shares_point
 from studies.iciia.tables import ablation_points, partition_points
-from studies.report.results_page import write_results_page
+from studies.report.pages import STUDIES, study_table
+from studies.report.results_page import results_pages
 from tests.tiny import WIDTH
 
 BLOCK = IciiaConfig(width=WIDTH, layers=1)
@@ -31,7 +32,7 @@ RECIPE = IciiaRecipe(learning_rate=0.1, momentum=0.9, windows_per_step=8, epochs
 
 def study(run, name, seeds=(0,), **more):
     axes = Axes(**more)
-    return run_study(run, name, BLOCK, RECIPE, seeds, f"refocus study {name} RUN", 4, axes, gate_windows=600)
+    return run_study(run, name, BLOCK, RECIPE, seeds, f"python -m studies {name} RUN", 4, axes, gate_windows=600)
 
 
 @pytest.fixture(scope="module")
@@ -202,14 +203,14 @@ def test_points_differ_in_what_their_names_say():
 def test_studies_are_on_the_results_page(heterogeneity, tmp_path, capsys):
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "levels.json").write_text(json.dumps(heterogeneity))
-    write_results_page(tmp_path / "results", tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text()
+    pages = results_pages(tmp_path / "results")
+    page = pages.topics["iciia-paper"]
     assert heterogeneity["command"] in page
     assert "seeds 0, 1" in page
-    assert (tmp_path / "pictures" / "levels.png").stat().st_size > 5000
+    assert len(pages.pictures["levels.png"]()) > 5000
     header, rows = study_table(heterogeneity)
     assert all(len(row) == len(header) for row in rows)
-    print_study(heterogeneity)
+    print_study(heterogeneity, STUDIES)
     assert "heterogeneity" in capsys.readouterr().out
 
 
@@ -230,9 +231,7 @@ def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(h
         ("two", [ordered("reversed", -0.02, -0.01), ordered("held too", 0.01, 0.02)]),
     ):
         (tmp_path / "results" / f"{name}.json").write_text(json.dumps({**heterogeneity, "orders": orders}))
-    write_results_page(tmp_path / "results", tmp_path / "page.md")
-    page = (tmp_path / "page.md").read_text()
-    section = page[page.index("## What the papers found") : page.index("## one")]
+    section = results_pages(tmp_path / "results").topics["orders"]
     assert "2 hold, 1 show no difference, 1 are reversed" in section
     rows = [line for line in section.splitlines() if " over original" in line]
     assert [next(name for name in ("reversed", "unseen", "held") if name in row) for row in rows] == [
@@ -244,11 +243,11 @@ def test_the_page_counts_the_orders_of_all_studies_and_has_reversed_ones_first(h
     assert "two" in rows[0]
 
 
-def test_an_unknown_study_and_a_flag_of_another_one_are_named(refocus, tiny_run):
-    done = refocus("study", "astrology", tiny_run.folder)
+def test_an_unknown_study_and_a_flag_of_another_one_are_named(studies, tiny_run):
+    done = studies("astrology", tiny_run.folder)
     assert done.returncode == 2
     assert "No such command 'astrology'" in done.stderr
-    done = refocus("study", "gates", tiny_run.folder, "--ratios", "0,1")
+    done = studies("gates", tiny_run.folder, "--ratios", "0,1")
     assert done.returncode == 2
     assert "No such option: --ratios" in done.stderr
 

@@ -7,10 +7,10 @@ import pytest
 
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate.heads import bundle_of
-from refocus.cloud_train.evaluate.report import study_table
 from refocus.edge.recognize import Recognizer
 from refocus.export.program import CheckpointError, load_checkpoint
 from studies.iciia.windows import study_windows
+from studies.report.pages import study_table
 
 LONG = 24
 
@@ -48,7 +48,7 @@ def test_a_longer_window_reads_the_photos_that_the_trained_one_forgets(longer, b
 
 
 def test_the_study_compares_every_window_with_the_first_on_the_same_photos(tiny_run):
-    found = study_windows(tiny_run, [0], "refocus study windows RUN", (16, LONG), 3)
+    found = study_windows(tiny_run, [0], "python -m studies windows RUN", (16, LONG), 3)
     trained, long = found["rows"]
     assert (trained["window"], long["window"], found["trained_window"]) == (16, LONG, 16)
     assert trained["over_first"]["mean"] == trained["ungated_over_first"]["mean"] == 0

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.studies.streams.test_test_time import HeadWithShares
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
@@ -27,6 +26,7 @@ from studies.streams.judging import evaluate, evaluate_head, harmed
 from studies.streams.points import Point, StreamSettings, _groups, _point, draw_split, first_of_each_class
 from studies.streams.pseudo_people import BASE, Cell, deal_owners
 from studies.streams.rivals.method import Original
+from tests.studies.streams.test_test_time import HeadWithShares
 
 STREAMS = Path(pages.__file__).parent
 CLASSES, EACH, WIDTH = 12, 40, 16

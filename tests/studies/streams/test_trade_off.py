@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.studies.streams.test_test_time import knowledge, photos
 
 from refocus.cloud_train.errors import DataError
 from refocus.edge.recognize import ShareSettings
 from studies.streams.rivals.trade_off import FAMILIES, answered_right, best_point, median_similarity
 from studies.streams.trade_off import choose_elsewhere
+from tests.studies.streams.test_test_time import knowledge, photos
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "trade-off.json"
 

@@ -1,3 +1,0 @@
-"""A simulated fleet: device processes on photos of drawn letters, through two releases."""
-
-__all__ = ["demo"]

@@ -1,0 +1,1 @@
+"""A simulated fleet: device processes on photos of drawn letters, through two releases."""

@@ -1,0 +1,216 @@
+"""Sections of the results pages: generated from committed result documents, never typed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import UndefinedError
+
+from refocus.benchmarks.document.schema import SCHEMA_VERSION as BENCH_SCHEMA
+from refocus.benchmarks.measure import ACCURACY_SCHEMA
+from refocus.benchmarks.report.text import markdown_table
+from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
+from refocus.cloud_train.data.glyphs import read as read_glyph
+from refocus.cloud_train.errors import DataError
+from refocus.cloud_train.evaluate import report
+from refocus.cloud_train.evaluate.heads import RESULTS_SCHEMA
+from refocus.cloud_train.evaluate.label_sets import SCHEMA as SETS_SCHEMA
+from refocus.cloud_train.evaluate.page import (
+    STUDY_SCHEMA,
+    Document,
+    StudyPage,
+    Table,
+    data_line,
+    short_points,
+)
+from refocus.cloud_train.render import renderer
+from studies.bench.measure_cuda import SCHEMA as CUDA_SCHEMA
+from studies.bench.operators import SCHEMA as OPERATORS_SCHEMA
+from studies.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
+from studies.bench.overhead import lines as overhead_lines
+from studies.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
+from studies.bench.rows.condensing import SCHEMA as CONDENSE_SCHEMA
+from studies.bench.rows.service import SCHEMA as SERVICE_SCHEMA
+from studies.bench.rows.switching import SCHEMA as SWITCHING_SCHEMA
+from studies.bench.rows.switching import lines as switching_lines
+from studies.federated.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
+from studies.report.pages import STUDIES, orders_table, study_table
+from studies.report.topics import topic_of
+
+ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
+DAMAGES = (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError)  # of reading a damaged document
+render = renderer(Path(__file__).parent)
+Pictures = dict[str, Callable[[], bytes]]  # by file name: draws a picture
+# The field that only documents of a kind have, which names their template too, and their newest schema.
+SCHEMAS = {
+    "study": STUDY_SCHEMA,
+    "programs": OVERHEAD_SCHEMA,
+    "operators": OPERATORS_SCHEMA,
+    "condensing": CONDENSE_SCHEMA,
+    "service": SERVICE_SCHEMA,
+    "append_journal": 1,  # of studies.journal.measure, which needs a checkout of the code with the journal
+    "device_install": INSTALL_SCHEMA,
+    "cuda_sections": CUDA_SCHEMA,
+    "ratios": BENCH_SCHEMA,
+    "switching_people": SWITCHING_SCHEMA,
+    "accuracy_of_targets": ACCURACY_SCHEMA,
+    "accuracy_of_sets": SETS_SCHEMA,
+    "plain_bundles": PLAIN_BUNDLES_SCHEMA,
+    "bundle_clients": BUNDLE_CLIENTS_SCHEMA,
+    "retrainings": 1,  # of refocus.cloud_train.pipeline.gate_results, which lies above this folder
+    "federate_trial": 1,  # of studies.federated.deployment_trial, which lies above this folder
+    "android_start": ANDROID_SCHEMA,
+    "android_cost": ANDROID_SCHEMA,
+    "android_processors": ANDROID_SCHEMA,
+    "android_unknown": ANDROID_SCHEMA,
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a page shows of a document.
+
+    Attributes:
+        page: the page that it stands on, of ``topics.TOPICS``.
+        text: Markdown, its heading first.
+    """
+
+    name: str
+    document: Document
+    page: str
+    text: str
+
+    @property
+    def place(self) -> str:
+        """Page and anchor, relative to the folder of pages."""
+        return f"{self.page}.md#{anchor(self.text)}"
+
+
+def sections_of(folder: Path, pictures: Pictures) -> list[Section]:
+    """Return the sections of all documents of a folder, by name.
+
+    Args:
+        pictures: gets the pictures of the sections, which are not drawn yet.
+
+    Raises:
+        DataError: a document is damaged, of another version, or of a kind without a page.
+    """
+    found = []
+    for path in sorted(folder.glob("*.json"), key=lambda path: path.stem):
+        document = read_document(path)
+        try:
+            page = topic_of(path.stem, kind_of(document), document)
+            found.append(Section(path.stem, document, page, _text(path.stem, document, pictures)))
+        except DAMAGES as error:
+            raise damaged(path.stem, error) from error
+    if not found:
+        raise DataError(f"{folder} holds no result documents; copy a run's results.json there")
+    return found
+
+
+def damaged(name: str, error: Exception) -> DataError:
+    """Return the error of a document that lacks what its page shows."""
+    why = f"{type(error).__name__}: {error}"
+    return DataError(f"{name}.json is damaged, or no document of this refocus ({why}); leave it out, or make it again")
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """Return a result document.
+
+    Raises:
+        DataError: the file is none, or of another version.
+    """
+    try:
+        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        version = document["schema_version"]
+    except (ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is not a result document; copy a run's results.json there") from None
+    newest = SCHEMAS.get(kind_of(document), RESULTS_SCHEMA)
+    if version not in (newest - 1, newest):
+        reads = f"{newest - 1} and {newest}"
+        raise DataError(f"{path} has schema {version!r}, this refocus reads {reads}; evaluate the run again")
+    return document
+
+
+def kind_of(document: Document) -> str:
+    """Return the field of ``SCHEMAS`` that a document has; "" for the evaluation of a run."""
+    return next((field for field in SCHEMAS if field in document), "")
+
+
+def anchor(text: str) -> str:
+    """Return the anchor of the first heading of a text, as GitHub and the site make it."""
+    heading = next(line for line in text.splitlines() if line.startswith("#")).lstrip("# ")
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def markdown(cells: Table) -> str:
+    """Return a table of a header and rows."""
+    header, rows = cells
+    return "\n".join(markdown_table(" | ".join(header), rows))
+
+
+def _text(name: str, document: Document, pictures: Pictures) -> str:
+    kind = kind_of(document)
+    if kind == "study":
+        return study_section(name, document, pictures, STUDIES[document["study"]])
+    if kind:
+        return render(f"templates/{kind}.md.j2", name=name, **_values(document))
+    return _evaluation(name, document, pictures)
+
+
+def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
+    """Return the section of a run's evaluation, with one photo before and after where it may be published."""
+    pictures[f"{name}-accuracy.png"] = lambda: report.accuracy_plot(document)
+    lengths = list(document["accuracy"]["original"])
+    text = render("templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))
+    if document["example"] and document["example"]["photo"].startswith("glyphs/"):
+        pictures[f"{name}-example.png"] = lambda: report.example_plot(document["example"], read_glyph)
+        text += f"\n![one photo, before and after](../pictures/{name}-example.png)\n"
+    return text
+
+
+def study_section(name: str, document: Document, pictures: Pictures, study: StudyPage) -> str:
+    """Return a study's section as Markdown, and add its picture."""
+    if has_plot := study.has_plot(document):
+        pictures[f"{name}.png"] = lambda: study.plot(document) or b""
+    return render("templates/study.md.j2", name=name, study=study, has_plot=has_plot, **_values(document))
+
+
+def _values(document: Document) -> dict[str, Any]:
+    """What templates may read and call."""
+    return {
+        "document": document,
+        "report": report,
+        "orders_table": orders_table,
+        "study_table": study_table,
+        "by_seed": _by_seed,
+        "data_line": data_line(document) if "data" in document else "",
+        "left_to_the_processor": _left_to_the_processor,
+        "markdown": markdown,
+        "overhead_lines": overhead_lines,
+        "short": short_points,
+        "switching_lines": switching_lines,
+        "training_seconds": _training_seconds,
+    }
+
+
+def _by_seed(gain: Document) -> str:
+    return ", ".join(f"{100 * value:+.1f}" for value in gain["seeds"])
+
+
+def _training_seconds(document: Document) -> float:
+    """Of a head, the mean."""
+    seconds = [bundle["training_seconds"] for bundle in document["bundles"]]
+    return float(np.mean([each for each in seconds if each is not None]))
+
+
+def _left_to_the_processor(document: Document) -> str:
+    """Networks with operators that the delegate did not take."""
+    rows = (row for row in document["rows"] if row["left_to_the_processor"])
+    return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"
