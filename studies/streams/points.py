@@ -113,7 +113,7 @@ class PointGrid:
 
     Attributes:
         data: photo sets.
-        encoder: "small" is of glyphs, the others of photos.
+        encoder: networks; glyphs have the encoder "small", photos the others.
     """
 
     data: tuple[str, ...] = tuple(DATA)

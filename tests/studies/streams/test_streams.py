@@ -238,6 +238,7 @@ def test_heads_of_few_people_are_compared_with_shares(toy, tmp_path):
     header, rows = STUDIES["few-people"].table(found)
     assert len(header) == len(rows[0])
     assert "training people" in STUDIES["few-people"].about(found)
+    assert "95 % intervals over people and photos" in STUDIES["few-people"].about(found)
 
 
 def test_gains_and_losses_of_shares_are_means_of_every_answer(toy, tmp_path, monkeypatch):
