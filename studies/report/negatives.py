@@ -299,6 +299,17 @@ def _nothing(document: Document) -> tuple[Negative, ...]:
     return ()
 
 
+def _journal(document: Document) -> Iterator[Negative]:
+    for row in document["ratios"]:
+        ratio = row["ratio"]
+        if row["what"] == "SQLite alone" and row["time"] == "cpu" and ratio["low"] > 1:
+            range_ = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+            yield Negative(
+                f"storing a photo in SQLite alone takes {ratio['mean']:.2f} ({range_}) times the processor time of the"
+                f" journal, storage: {row['storage']}"
+            )
+
+
 _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "stream": _stream,
     "trade-off": _trade_off,
@@ -329,6 +340,7 @@ _OF_KIND: Mapping[str, Callable[[Document], Any]] = {
     "device_install": _install,
     "switching_people": _switching,
     "condensing": _nothing,
+    "append_journal": _journal,
     "service": _service,
     "federate_trial": _trial,
     "android_start": _nothing,
