@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interleave
 from refocus.cloud_train.data.table import PhotoTable, foreigners_of
@@ -27,7 +26,6 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate.page import data_of
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import logits_in_every_way, plain_logits, right_answers
-from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
@@ -238,14 +236,13 @@ class Trials:
     features: dict[str, np.ndarray]
 
 
-def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False, command: str = "") -> dict[str, Any]:
+def evaluate_run(run: Run, targets_per_client: int = 33, command: str = "") -> dict[str, Any]:
     """Evaluates every trained head of a run on its test clients, through exported bundles.
 
     What a head answered is kept beside it, so that an interrupted evaluation resumes.
 
     Args:
         targets_per_client: target photos of each test client, at most.
-        labelled: also measure the labelled baselines of section 4.1 (fine-tuning, prompt tuning).
         command: what was typed, for the document.
 
     Returns:
@@ -282,7 +279,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "people": _people(seeds, truth, clients),
         "stream": _stream(test, stream),
         "ways": _ways(run, [head for head in heads if head.stem == delivered], targets_per_client),
-        "labelled": _labelled(run, test, stream) if labelled else None,
+        "labelled": None,  # see studies/iciia/labelled.py
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
@@ -555,29 +552,6 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
         for name, of in means.items()
     ]
     return {"history": history, "people": len(means["original"]), "chosen": chosen, "rows": rows}
-
-
-def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:
-    """Baselines that are given the labels of half of each test client's photos; the device is given none.
-
-    All are judged on the other half; the delivered answers are those of the replayed streams.
-    """
-    backbone = run.backbone()
-    whole = run.bank(backbone)
-    plain, bank = run.plain_classifier(backbone, whole), whole.of_split("test")
-    parts = split_labelled(bank)
-    judged = np.concatenate([rows for _, rows in parts.values()])
-    original = plain(torch.from_numpy(bank.take(judged))).argmax(-1).numpy() == test.label[judged]
-    position = {int(row): (name, i) for name, rows in test.clients() for i, row in enumerate(rows)}
-    answers = [stream[name][i].labels[0] for name, i in (position[int(row)] for row in judged)]
-    delivered = [answer == test.classes[label] for answer, label in zip(answers, test.label[judged], strict=True)]
-    return {
-        "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
-        "original": float(original.mean()),
-        "delivered": float(np.mean(delivered)),
-        "fine_tuning": overall(fine_tuning(bank, plain, parts), parts),
-        "prompt_tuning": overall(prompt_tuning(bank, plain, parts), parts),
-    }
 
 
 def latency(bundle: Bundle, test: PhotoTable, rounds: int = 128) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import typer
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun
 from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
 from refocus.cloud_train.commands.train import Changes, Show
-from refocus.edge.commands import words
+from refocus.edge.commands import print_json, words
 
 if TYPE_CHECKING:
     from refocus.cloud_train.evaluate.page import StudyPage
@@ -231,6 +231,21 @@ def memories(
     opened, lengths = _of_one_label(run, "memories"), integers(histories, "--histories")
     found = study_memories(opened, seeds_of_run(seeds, run), typed(run), people, targets, lengths)
     write_study(run, "memories", found, as_json)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def labelled(run: MadeRun, as_json: AsDocument = False) -> None:
+    """ICIIA section 4.1: fine-tuning and prompt tuning with labels; adds them to RUN/results.json."""
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.report import print_summary
+    from studies.iciia.labelled import with_labelled
+
+    document = with_labelled(_of_one_label(run, "labelled"))
+    write_results(document, run / "results.json")
+    if as_json:
+        print_json(document)
+    else:
+        print_summary(document)
 
 
 # ---- banks of TAPER

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.methods.iciia.delivery import calibrate, plain_logits
-from refocus.cloud_train.methods.iciia.labelled_baselines import (
+from refocus.edge.recognize import ClassShares, ShareSettings
+from studies.iciia.labelled_baselines import (
     LabelledRecipe,
     Split,
     fine_tuning,
@@ -18,7 +19,6 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import (
     right_share,
     split_labelled,
 )
-from refocus.edge.recognize import ClassShares, ShareSettings
 from studies.iciia.orders import FINE_TUNING, PROMPT_TUNING
 from studies.iciia.points import TEST_CLIENTS, Bench, first_clients, right_by_client, targets_by_client, targets_of
 

@@ -15,7 +15,6 @@ from jinja2 import UndefinedError
 from refocus.benchmarks.document.schema import SCHEMA_VERSION as BENCH_SCHEMA
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.report.text import markdown_table
-from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate import report
@@ -36,6 +35,7 @@ from studies.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from studies.bench.overhead import lines as overhead_lines
 from studies.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
 from studies.bench.rows.condensing import SCHEMA as CONDENSE_SCHEMA
+from studies.bench.rows.install import SCHEMA as INSTALL_SCHEMA
 from studies.bench.rows.service import SCHEMA as SERVICE_SCHEMA
 from studies.bench.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from studies.bench.rows.switching import lines as switching_lines

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 
 from refocus.cloud_train.commands.parsing import seeds_of, seeds_of_run
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate.heads import evaluate_run
 from refocus.cloud_train.evaluate.page import about_people
 from refocus.cloud_train.evaluate.report import print_study
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
+from refocus.cloud_train.runs.iciia import Run
 from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.train import IciiaSettings
 from refocus.edge.errors import RefocusError
@@ -275,3 +279,20 @@ def test_settings_with_a_seed_given_twice_are_refused():
 def test_a_seed_given_twice_on_the_command_line_s_path_is_refused_too():
     with pytest.raises(UsageError, match=r"seeds \[0, 0\]: expected each once"):
         read_settings(partial(IciiaSettings.start, "default"), None, ["seeds=[0,0]"])
+
+
+def test_labelled_baselines_of_a_run_that_was_not_evaluated_name_the_command(studies, tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("results.json"))
+    done = studies("labelled", run)
+    assert done.returncode == 1
+    assert "run refocus evaluate" in done.stderr
+
+
+@pytest.mark.slow
+def test_labelled_baselines_are_added_to_the_results_of_a_run(studies, tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    write_results(evaluate_run(Run(run), targets_per_client=6), run / "results.json")
+    done = studies("labelled", run)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((run / "results.json").read_text())
+    assert results["labelled"].keys() >= {"original", "delivered", "fine_tuning", "prompt_tuning"}

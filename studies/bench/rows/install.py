@@ -1,6 +1,6 @@
 """Cost of the device install: bytes on disk, start and first answer, resident memory; bare ONNX Runtime beside it.
 
-Both answer a photo in fresh processes in turns (:mod:`refocus.benchmarks.rows.install_process`), once with their files
+Both answer a photo in fresh processes in turns (:mod:`studies.bench.rows.install_process`), once with their files
 in the page cache and once after they were dropped from it, as after a reboot. Until all processes have run, this module
 imports Python's own modules alone: files that a running process has mapped cannot be dropped.
 """
@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refocus.benchmarks.rows.install_process import BARE, REFOCUS
 from refocus.edge.errors import RefocusError
+from studies.bench.rows.install_process import BARE, REFOCUS
 
 SCHEMA = 1
 DISTRIBUTION, EXTRAS = "refocus-edge", ("cpu",)
@@ -52,9 +52,7 @@ def measure(
         RefocusError: the system cannot drop files, the bundle or photo cannot be used, or the two answer differently.
     """
     if not hasattr(os, "posix_fadvise"):
-        raise RefocusError(
-            f"bench install: {platform.system()} cannot drop files from the page cache; measure on Linux"
-        )
+        raise RefocusError(f"install: {platform.system()} cannot drop files from the page cache; measure on Linux")
     if rounds < 2:
         raise RefocusError(f"--rounds {rounds}: expected 2 or more")
     for path, name in ((bundle / "manifest.json", "bundle"), (photo, "photo")):
@@ -90,12 +88,12 @@ def _run(program: str, bundle: Path, photo: Path, scratch: Path, number: int) ->
     copy.write_bytes(photo.read_bytes() + os.urandom(8))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an install has its bytecode
-    command = [sys.executable, "-m", "refocus.benchmarks.rows.install_process", program, bundle, copy, scratch]
+    command = [sys.executable, "-m", "studies.bench.rows.install_process", program, bundle, copy, scratch]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)  # noqa: S603  # ours
     copy.unlink()
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise RefocusError(f"bench install: {program} ended with status {done.returncode}: {last}")
+        raise RefocusError(f"install: {program} ended with status {done.returncode}: {last}")
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
 
@@ -223,3 +221,37 @@ def _document(
         "ratio": ratios,
         "torch_loaded": any(run["torch"] for of in found.values() for runs in of.values() for run in runs),
     }
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _print(document: dict[str, Any]) -> None:
+    for state, ratio in document["ratio"].items():
+        _say(f"files {state}: {ratio['mean']:.2f} times bare ONNX Runtime ({ratio['low']:.2f} to {ratio['high']:.2f})")
+    for row in document["rows"]:
+        memory = f"{row['imported_bytes'] / 1e6:.0f} MB, {row['answered_bytes'] / 1e6:.0f} MB after the answer"
+        _say(f"{row['files']} {row['program']}: {row['whole_ms']['mean']:.0f} ms to the first answer, {memory}")
+    size = sum(one["bytes"] for one in document["disk"])
+    _say(f"{size / 1e6:.0f} MB on disk in {len(document['disk'])} distributions")
+
+
+def main(bundle: Path, photo: Path, rounds: int, out: Path) -> None:
+    """Measure the install of this Python, write the document and print its figures."""
+
+    def machine() -> Any:
+        from refocus.benchmarks.devices import describe
+
+        return describe()
+
+    document = measure(bundle, photo, rounds, machine, _say)
+    document["command"] = f"python -m studies.bench.rows.install BUNDLE {photo.name} {rounds} OUT"
+    from refocus.edge.files import write_file
+
+    write_file(out, json.dumps(document, indent=1) + "\n")
+    _print(document)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
