@@ -125,13 +125,13 @@ def test_the_first_photos_of_each_class_are_kept():
 
 @pytest.mark.parametrize(("parents", "owned"), [(False, False), (True, False), (False, True)])
 def test_heads_are_trained_on_people_of_any_kind(parents, owned):
-    plan = HeadPlan("toy", 4)
+    plan = HeadPlan(4)
     trained = train_head(toy_point(parents, owned), plan, replace(SETTINGS, steps=200), 0)
     assert trained.validation[trained.best_epoch] > 0.5 > trained.validation[0]
 
 
 def test_a_head_that_diverges_is_trained_at_a_lower_rate(monkeypatch):
-    rates, plan = "studies.streams.heads.RATES", HeadPlan("toy", 1, learning_rate=300.0)
+    rates, plan = "studies.streams.heads.RATES", HeadPlan(1, learning_rate=300.0)
     monkeypatch.setattr(rates, (1.0,))
     with pytest.raises(UsageError, match="diverges"):
         train_head(toy_point(), plan, SETTINGS, 0)
