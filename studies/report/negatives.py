@@ -112,7 +112,7 @@ def _shuffling(document: Document) -> Iterator[Negative]:
 
 
 def _improvement(document: Document) -> Iterator[Negative]:
-    own = [row for row in document["rows"] if row["name"] == "own"]
+    own = [row for row in document["rows"] if row["name"] == "own" and row["photos"]]
     without = [f"{row['photos']} photos {short_points(row['gain'])}" for row in own if row["gain"]["low"] <= 0]
     if without:
         yield Negative(f"no gain is seen after {', '.join(without)} points", min(100 * r["gain"]["mean"] for r in own))
