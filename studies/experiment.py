@@ -29,11 +29,11 @@ import tomllib
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.evaluate.pairs import over_people_and_photos
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.settings import read_settings
 from refocus.edge.files import file_sha256, locked
+from studies.comparisons import over_people_and_photos
 
 Value = str | int | float | bool
 Cell = Mapping[str, Value]  # axis of the grid -> value

@@ -1,18 +1,14 @@
-"""What a flag's text means: lists of numbers, names, NAME=VALUE pairs; and settings by the names of flags."""
+"""Parse the text of flags: lists of numbers, names, NAME=VALUE pairs."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import numbers
-
-Settings = TypeVar("Settings")
 
 
 def typed_command(names: dict[str, str], program: str = "refocus") -> str:
@@ -33,12 +29,6 @@ def _without_folders(word: str) -> str:
     return f"{key}{sign}{Path(value).name}" if "/" in value else word
 
 
-def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> Settings:
-    """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else the defaults."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in flags.items() if name in names} | more)
-
-
 def integers(text: str, flag: str) -> list[int]:
     """``0,1,2`` -> [0, 1, 2]; of any sign."""
     return [*numbers(text, flag, int, bool, "whole numbers separated by commas", "0,1,2")]
@@ -51,12 +41,6 @@ def seeds_of(text: str) -> list[int]:
     expected = f"different whole numbers from 0 to {MOST_SEED} separated by commas"
     fits = lambda n: n != [] and all(0 <= v <= MOST_SEED for v in n) and len(set(n)) == len(n)  # noqa: E731
     return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
-
-
-def seeds_of_run(text: str, run: Path) -> list[int]:
-    """Seeds as they were typed, else those that a run was trained with; 0 where it has none."""
-    trained = sorted(int(path.name[5:]) for path in run.glob("seed-*") if path.name[5:].isdecimal())
-    return seeds_of(text) if text else trained or [0]
 
 
 def shares(text: str, flag: str) -> list[float]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rich.table
 import typer
 from rich.console import Console
@@ -31,7 +30,6 @@ from refocus.cloud_train.render import render
 from refocus.edge.commands import print_json
 from refocus.edge.files import write_file
 from refocus.edge.pages import data_uri
-from refocus.edge.photos import decode_photo
 
 STUDIES: Mapping[str, StudyPage] = clients.PAGES | bank_replay.PAGES | self_improvement.PAGES
 MOST_PRINTED = 40  # rows of a study whose other tables sum them up; longer ones are for the results page
@@ -181,36 +179,6 @@ def latency_plot(results: Document) -> bytes:
     axes.invert_yaxis()
     axes.set_xlabel("ms per photo, one thread")
     axes.legend(fontsize=8, frameon=False)
-    return png(figure)
-
-
-def example_plot(example: Document, read: ReadPhoto) -> bytes:
-    """PNG like the paper's Fig. 4: the history with its weights, the target, the answer before and after."""
-    from matplotlib.figure import Figure
-
-    photos = [*example["history"], example["photo"]]
-    figure = Figure(figsize=(10.5, 2.1), layout="constrained")
-    places = figure.subplots(1, len(photos) + 2, width_ratios=[1] * len(photos) + [2.4, 2.4])
-    for axes, name, weight in zip(places, photos, example["attention"], strict=False):
-        axes.imshow(np.asarray(decode_photo(read(name), name)), interpolation="nearest")
-        kind = "to recognise" if name == example["photo"] else "history"
-        axes.set_title(f"{kind}\nweight {weight:.2f}", fontsize=9)
-    titles = ("before: the photo alone", "after: with its history")
-    for axes, title, ranked in zip(places[-2:], titles, (example["before"], example["after"]), strict=True):
-        axes.set_title(title, fontsize=9, loc="left")
-        for row, (label, probability) in enumerate(ranked):
-            right = label == example["label"]
-            axes.text(
-                0,
-                0.72 - 0.3 * row,
-                f"{probability:4.0%}  {label}",
-                fontsize=9.5,
-                transform=axes.transAxes,
-                color="#15803d" if right else "#111827",
-                fontweight="bold" if right else None,
-            )
-    for axes in places:
-        axes.set_axis_off()
     return png(figure)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.evaluate.bank_tasks import Shares
-from refocus.cloud_train.evaluate.pairs import judge_orders
+from studies.comparisons import judge_orders
 
 Name = tuple[str, str]  # of a row: what it is, and its network, "small" or "large"
 SELECTION, PLAIN, TAPER_ROW = ("classifier selection", "small"), ("no personalisation", "small"), ("TAPER", "small")

@@ -26,16 +26,15 @@ from PIL import Image
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.backbone import Backbone
-from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.evaluate import page
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256
 from refocus.edge.photos import decode_photo, preprocess
 from refocus.export.program import weights_hash
+from studies.encoders import ENCODERS, published_backbone
 
 ENCODER = "mobilenetv2"
 NOISE = 8.0  # levels of 255, standard deviation

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun
-from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
+from refocus.cloud_train.commands.parsing import integers, seeds_of, shares, typed_command
 from refocus.cloud_train.commands.train import Changes, Show
 from refocus.edge.commands import print_json, words
+from studies.commands.parsing import seeds_of_run, with_flags
 
 if TYPE_CHECKING:
     from refocus.cloud_train.evaluate.page import StudyPage
@@ -182,10 +183,14 @@ def _train_points(
 
 def _of_one_label(run: Path, name: str) -> Run:
     """A run of ``refocus train iciia`` whose photos have one label each."""
+    from refocus.cloud_train.errors import DataError
     from refocus.cloud_train.runs.iciia import Run
 
     opened = Run(run)
-    opened.table.one_label(f"{STUDIES} {name}")
+    if opened.table.several:
+        raise DataError(
+            f"{STUDIES} {name} needs one label of each photo; these photos have several (data.labels = several)"
+        )
     return opened
 
 

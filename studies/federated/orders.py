@@ -18,7 +18,6 @@ import numpy as np
 from refocus.benchmarks.measure.statistics import Interval, widened
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.federated.evaluate import unpacked_bits
 from refocus.cloud_train.federated.methods import title_of
 from studies.federated.programme import JOB_SCHEMA, Average, Job, Order, Programme, merged_settings, resolved
 
@@ -369,3 +368,8 @@ def _density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     places = np.linspace(values.min() - 3 * width, values.max() + 3 * width, 200)
     kernels = np.exp(-0.5 * ((places[:, None] - values) / width) ** 2)
     return places, kernels.mean(1) / (width * np.sqrt(2 * np.pi))
+
+
+def unpacked_bits(text: str, count: int) -> np.ndarray:
+    """Unpack what :func:`refocus.cloud_train.federated.evaluate.packed_bits` packed."""
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)

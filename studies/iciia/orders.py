@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refocus.cloud_train.evaluate.pairs import Order
+from studies.comparisons import Order
 
 ORIGINAL, ICIIA_B, ICIIA_T = "original", "ICIIA-B", "ICIIA-T"
 FINE_TUNING, PROMPT_TUNING = "fine-tuning", "prompt tuning"

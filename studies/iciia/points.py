@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.evaluate.pairs import Difference, differences, paired
+from refocus.cloud_train.evaluate.pairs import Difference, paired
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, mix
 from refocus.cloud_train.methods.iciia.train import (
@@ -39,6 +39,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
+from studies.comparisons import differences
 
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points

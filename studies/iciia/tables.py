@@ -11,12 +11,13 @@ import numpy as np
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.evaluate.pairs import Order, differences, judge_orders, paired
+from refocus.cloud_train.evaluate.pairs import paired
 from refocus.cloud_train.methods.iciia.block import Iciia, IciiaConfig
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import CONTENTS, GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.iciia import Run
+from studies.comparisons import Order, differences, judge_orders
 from studies.iciia import orders
 from studies.iciia.points import (
     TEST_CLIENTS,

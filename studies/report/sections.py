@@ -26,9 +26,11 @@ from refocus.cloud_train.evaluate.page import (
     StudyPage,
     Table,
     data_line,
+    png,
     short_points,
 )
 from refocus.cloud_train.render import renderer
+from refocus.edge.photos import decode_photo
 from studies.bench.measure_cuda import SCHEMA as CUDA_SCHEMA
 from studies.bench.operators import SCHEMA as OPERATORS_SCHEMA
 from studies.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
@@ -170,7 +172,7 @@ def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
     lengths = list(document["accuracy"]["original"])
     text = render("templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))
     if document["example"] and document["example"]["photo"].startswith("glyphs/"):
-        pictures[f"{name}-example.png"] = lambda: report.example_plot(document["example"], read_glyph)
+        pictures[f"{name}-example.png"] = lambda: example_plot(document["example"], read_glyph)
         text += f"\n![one photo, before and after](../pictures/{name}-example.png)\n"
     return text
 
@@ -214,3 +216,33 @@ def _left_to_the_processor(document: Document) -> str:
     """Networks with operators that the delegate did not take."""
     rows = (row for row in document["rows"] if row["left_to_the_processor"])
     return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"
+
+
+def example_plot(example: Document, read: Callable[[str], bytes]) -> bytes:
+    """PNG like the paper's Fig. 4: the history with its weights, the target, the answer before and after."""
+    from matplotlib.figure import Figure
+
+    photos = [*example["history"], example["photo"]]
+    figure = Figure(figsize=(10.5, 2.1), layout="constrained")
+    places = figure.subplots(1, len(photos) + 2, width_ratios=[1] * len(photos) + [2.4, 2.4])
+    for axes, name, weight in zip(places, photos, example["attention"], strict=False):
+        axes.imshow(np.asarray(decode_photo(read(name), name)), interpolation="nearest")
+        kind = "to recognise" if name == example["photo"] else "history"
+        axes.set_title(f"{kind}\nweight {weight:.2f}", fontsize=9)
+    titles = ("before: the photo alone", "after: with its history")
+    for axes, title, ranked in zip(places[-2:], titles, (example["before"], example["after"]), strict=True):
+        axes.set_title(title, fontsize=9, loc="left")
+        for row, (label, probability) in enumerate(ranked):
+            right = label == example["label"]
+            axes.text(
+                0,
+                0.72 - 0.3 * row,
+                f"{probability:4.0%}  {label}",
+                fontsize=9.5,
+                transform=axes.transAxes,
+                color="#15803d" if right else "#111827",
+                fontweight="bold" if right else None,
+            )
+    for axes in places:
+        axes.set_axis_off()
+    return png(figure)

@@ -22,7 +22,6 @@ import torch
 from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
-from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
@@ -31,10 +30,10 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.iciia.delivery import calibrate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.programs import backbone_of
-from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
+from studies.encoders import ENCODERS, published_backbone
 from studies.experiment import Cache, Needs
 from studies.streams.judging import Split
 from studies.streams.pseudo_people import CELLS, OF_LONG_STREAMS, Cell, PseudoPerson, deal, deal_owners

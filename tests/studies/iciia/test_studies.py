@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from refocus.cloud_train.commands.parsing import seeds_of, seeds_of_run
+from refocus.cloud_train.commands.parsing import seeds_of
 from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate.heads import evaluate_run
@@ -17,10 +17,12 @@ from refocus.cloud_train.evaluate.page import about_people
 from refocus.cloud_train.evaluate.report import print_study
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
-from refocus.cloud_train.runs.iciia import Run
+from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.train import IciiaSettings
 from refocus.edge.errors import RefocusError
+from studies.commands.parsing import seeds_of_run
+from studies.commands.study import _of_one_label
 from studies.iciia import PAGES, Axes, run_study
 from studies.iciia.orders import FINE_TUNING
 from studies.iciia.points import HISTORY, Bench, Point, targets_of, train_best, train_point, with_other_past
@@ -28,6 +30,7 @@ from studies.iciia.rivals import labelled_points, shares_point
 from studies.iciia.tables import ablation_points, partition_points
 from studies.report.pages import STUDIES, study_table
 from studies.report.results_page import results_pages
+from tests.cloud_train.data.test_label_sets import folder_of
 from tests.tiny import WIDTH
 
 BLOCK = IciiaConfig(width=WIDTH, layers=1)
@@ -296,3 +299,10 @@ def test_labelled_baselines_are_added_to_the_results_of_a_run(studies, tiny_run,
     assert done.returncode == 0, done.stderr
     results = json.loads((run / "results.json").read_text())
     assert results["labelled"].keys() >= {"original", "delivered", "fine_tuning", "prompt_tuning"}
+
+
+def test_a_study_of_photos_with_several_labels_is_refused(tmp_path):
+    source = folder_of(tmp_path / "d", ["a;b", "a", "b", "a;b"])
+    Run(tmp_path / "run", RunConfig(DataConfig(source=str(source), labels="several")))
+    with pytest.raises(DataError, match="python -m studies windows needs one label of each photo"):
+        _of_one_label(tmp_path / "run", "windows")
