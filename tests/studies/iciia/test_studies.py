@@ -303,6 +303,9 @@ def test_labelled_baselines_are_added_to_the_results_of_a_run(studies, tiny_run,
 
 def test_a_study_of_photos_with_several_labels_is_refused(tmp_path):
     source = folder_of(tmp_path / "d", ["a;b", "a", "b", "a;b"])
+    metadata = source / "metadata.csv"
+    lines = metadata.read_text().splitlines()
+    metadata.write_text("\n".join([lines[0], *(f"{line.rpartition(',')[0]},c{n}" for n, line in enumerate(lines[1:]))]))
     Run(tmp_path / "run", RunConfig(DataConfig(source=str(source), labels="several")))
     with pytest.raises(DataError, match="python -m studies windows needs one label of each photo"):
         _of_one_label(tmp_path / "run", "windows")
