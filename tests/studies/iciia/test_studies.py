@@ -17,6 +17,7 @@ from refocus.cloud_train.evaluate.page import about_people
 from refocus.cloud_train.evaluate.report import print_study
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
+from refocus.cloud_train.runs.folder import save_settings
 from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.train import IciiaSettings
@@ -302,10 +303,11 @@ def test_labelled_baselines_are_added_to_the_results_of_a_run(studies, tiny_run,
 
 
 def test_a_study_of_photos_with_several_labels_is_refused(tmp_path):
-    source = folder_of(tmp_path / "d", ["a;b", "a", "b", "a;b"])
+    source = folder_of(tmp_path / "d", ["a;b", "a", "b", "a;b"] * 4)
     metadata = source / "metadata.csv"
-    lines = metadata.read_text().splitlines()
-    metadata.write_text("\n".join([lines[0], *(f"{line.rpartition(',')[0]},c{n}" for n, line in enumerate(lines[1:]))]))
-    Run(tmp_path / "run", RunConfig(DataConfig(source=str(source), labels="several")))
+    header, *lines = metadata.read_text().splitlines()
+    metadata.write_text("\n".join([header, *(f"{line.rpartition(',')[0]},c{n % 8}" for n, line in enumerate(lines))]))
+    (tmp_path / "run").mkdir()
+    save_settings(tmp_path / "run" / "run.json", RunConfig(DataConfig(source=str(source), labels="several")))
     with pytest.raises(DataError, match="python -m studies windows needs one label of each photo"):
         _of_one_label(tmp_path / "run", "windows")
