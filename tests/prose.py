@@ -1,4 +1,4 @@
-"""Collect docstrings, comments, messages and pages, and find words to replace.
+"""Collect docstrings, comments, messages and pages; find words to replace.
 
     python -m tests.prose --seed 28 --count 10     # draw texts at random for a review
     python -m tests.prose --matching 'expression'  # print every text that matches
@@ -111,11 +111,11 @@ def words(text: Text) -> Iterator[tuple[int, str, str]]:
         yield line, " ".join(match[0].split()), list(REPLACED.values())[match.lastindex - 1]
 
 
-def draw(seed: int, count: int, root: Path = ROOT) -> list[Text]:
+def draw(seed: int, count: int, among: list[Text]) -> list[Text]:
     """Draw `count` texts of each kind, or all of a kind that has fewer."""
     seen: Counter[tuple[str, str]] = Counter()
     keyed = []
-    for text in texts(root):
+    for text in among:
         number = seen[text.kind, text.place]  # several errors of a file have one type
         seen[text.kind, text.place] += 1
         key = hashlib.sha256(f"{seed} {text.kind} {text.place} {number}".encode()).digest()
@@ -176,7 +176,7 @@ def _comments(file: str, source: str) -> Iterator[Text]:
 
 
 def _string(node: ast.expr) -> str:
-    """Return a string, an f-string or a sum of both as text, or ``""``."""
+    """Return the text of a string, an f-string or a sum of both, or ""."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
@@ -198,7 +198,7 @@ def main() -> None:
     if given.matching:
         drawn = [text for text in texts() if re.search(given.matching, text.text)]
     else:
-        drawn = draw(given.seed, given.count)
+        drawn = draw(given.seed, given.count, texts())
     for text in drawn:
         sys.stdout.write(f"{text.kind} {text.place}\n  {' '.join(text.text.split())}\n\n")
 

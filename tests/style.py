@@ -4,8 +4,9 @@
     python -m tests.style --write       # lower the list to what is left, and follow renamed files
     python -m tests.style --regenerate  # write the list again after a merge or a split; its total may not grow
 
-The rules are in docs/style.md. `tests/style.txt` has one line for each file that breaks a rule, with the number of violations of each rule. A file may
-have as many as its line allows, and a file without a line none. Fewer is an error too, until `--write` lowers the line.
+The rules are in docs/style.md. `tests/style.txt` has one line for each file that breaks a rule, with the number of
+violations of each rule. A file may have as many as its line allows, and a file without a line none. Fewer is an error
+too, until `--write` lowers the line.
 """
 
 from __future__ import annotations
@@ -209,7 +210,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         else:
             complaints = check(found, read(path), root)
             sys.stdout.write("".join(f"{each}\n" for each in complaints))
-            return bool(complaints)
+            return int(bool(complaints))
     except Refused as refused:
         sys.stderr.write(f"{refused}\n")
         return 1
