@@ -311,8 +311,9 @@ def run_experiment(
         for group, other in paired_groups(groups, name, comparison.over):
             group.record[name] = group.over(other, comparison.measure, comparison.unit)
     units = " or ".join(sorted({one.unit for one in experiment.comparisons.values()}))
-    more = {"rows": [group.record for group in groups], **study.document(experiment, cache, groups)}
-    return page.study_document(experiment.name, command, experiment.seeds, intervals=units, **more)
+    made = {"intervals": units, "rows": [group.record for group in groups]}
+    made |= study.document(experiment, cache, groups)
+    return page.study_document(experiment.name, command, experiment.seeds, **made)
 
 
 def evaluate_cells(experiment: Experiment, cache: Cache, cells: Sequence[Cell]) -> list[Row]:

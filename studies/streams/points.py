@@ -91,9 +91,8 @@ class StreamSettings:
 
     def stated(self) -> dict[str, Any]:
         """Return what results documents state of the settings."""
-        return {name: getattr(self, name) for name in ("people", "targets", "photos_per_class")} | {
-            "settings": asdict(self.shares)
-        }
+        numbers = {name: getattr(self, name) for name in ("people", "targets", "photos_per_class")}
+        return {**numbers, "intervals": "people and photos", "settings": asdict(self.shares)}
 
 
 def check_axis(axis: str, values: Iterable[str], known: Iterable[str]) -> None:

@@ -100,7 +100,7 @@ def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[
     chosen, elsewhere = choose_elsewhere(groups), experiment.settings.shares.elsewhere
     say(f"elsewhere = {chosen:g} by validation people; in use: {elsewhere:g}")
     more = {"chosen": chosen, "rows": _rows(groups, elsewhere), "curve": [*_pooled(groups)]}
-    return {**more, "intervals": "people and photos", **experiment.settings.stated()}
+    return {**more, **experiment.settings.stated()}
 
 
 def choose_elsewhere(groups: Sequence[Group]) -> float:

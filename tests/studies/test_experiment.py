@@ -289,6 +289,20 @@ def test_the_command_writes_a_document_and_its_markdown(toy):
     assert CliRunner().invoke(study_app, ["run", file]).exception is not None
 
 
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "studies" / "README.md").read_text()
+    _, _, example = text.partition("## Write an experiment")
+    for kind, name in (("toml", "shops.toml"), ("python", "shops.py")):
+        (tmp_path / name).write_text(example.partition(f"```{kind}\n")[2].partition("```")[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    experiment = read_experiment(tmp_path / "shops.toml")
+    document = run_experiment(experiment, tmp_path / "run")
+    header, lines = ExperimentPage.of(experiment.page).table(document)
+    assert header == ["shop", "people", "plain", "small", "large"]
+    assert [line[:2] for line in lines] == [["bakery", "600"], ["garden", "600"]]
+    assert (lines[0][4], lines[1][4] != "") == ("", True)  # the bakery has no "large"
+
+
 def test_settings_that_are_shown_can_be_read(toy, tmp_path):
     shown = CliRunner().invoke(study_app, ["run", str(toy.file), "--show-settings", "--set", "settings.people=7"])
     again = tmp_path / "again.toml"
