@@ -143,7 +143,7 @@ def _block(process: subprocess.Popen[str], photos: int) -> dict[str, Any]:
 
 def _row(storage: Storage, name: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the times of a photo, in microseconds, and the syncs of a hundred."""
-    times = {}
+    times: dict[str, float] = {}
     for key in ("wall", "cpu"):
         all_of = 1e6 * np.concatenate([block[key] for block in blocks])
         times |= {f"{key}_p50_us": float(np.median(all_of)), f"{key}_mean_us": float(all_of.mean())}

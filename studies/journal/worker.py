@@ -12,6 +12,7 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ SPACE = "a" * 64
 
 
 def main(folder: Path, durability: str, journal: bool) -> None:
-    given = {"journal": True} if journal else {}
+    given: dict[str, Any] = {"journal": True} if journal else {}
     history = FeatureHistory(folder / "p", CAPACITY, durability=durability, **given)
     history.computed_by(SPACE, "onnxruntime 1.28.0 CPUExecutionProvider x86_64")
     by = Classifier("c" * 64, tuple(map(str, range(CLASSES))))
