@@ -1,4 +1,4 @@
-"""Compute paired differences between what was evaluated on the same photos."""
+"""Compute paired differences between results on the same photos."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ Difference = dict[str, Any]
 
 
 def paired(rows: Sequence[np.ndarray], sizes: np.ndarray) -> Difference:
-    """A paired difference from that of each client, a row per seed; clients count by their targets, (clients,)."""
+    """Average paired differences over seeds, with an interval over clients.
+
+    Args:
+        rows: differences per client, (clients,) for each seed.
+        sizes: (clients,) number of targets, the weight of each client.
+    """
     interval = bootstrap_mean(np.mean(rows, axis=0), sizes)
     return {**interval.as_dict(), "seeds": [float(np.average(row, weights=sizes)) for row in rows]}

@@ -1,4 +1,7 @@
-"""Write the page of which networks export to which runtime, from the document of ``refocus compatibility``."""
+"""Write the page of networks and the runtimes that they export to.
+
+The page shows the document of ``refocus compatibility``.
+"""
 
 from __future__ import annotations
 

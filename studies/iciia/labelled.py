@@ -1,4 +1,7 @@
-"""The labelled baselines of ICIIA section 4.1 next to what a run delivers: fine-tuning and prompt tuning per client."""
+"""Compare the labelled baselines of ICIIA 4.1 with what a run delivers.
+
+The baselines are fine-tuning and prompt tuning per client.
+"""
 
 from __future__ import annotations
 
