@@ -1,4 +1,7 @@
-"""Compare what was evaluated on the same photos: intervals over people and photos, and the orders of a paper."""
+"""Paired comparisons: confidence intervals, and the orders of a paper.
+
+The compared methods are evaluated on the same photos. Intervals are over people and photos.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,22 @@ import numpy as np
 from refocus.benchmarks.measure.statistics import Interval, student
 from refocus.cloud_train.evaluate.pairs import paired
 
-Order = tuple[str, str, str]  # what a paper found better, what it found worse, where
+Order = tuple[str, str, str]  # better method, worse method, and the place in the paper
 
 
 def over_people_and_photos(gain: np.ndarray, person: np.ndarray, photo: np.ndarray) -> Interval:
-    """Mean over people of their mean gain, with a 95 % interval for other people and other photos.
+    """Return the mean gain over people with a two-way clustered interval.
 
-    People to whom one set of photos is dealt share photos, so they are not independent of each other: an interval over
-    people alone holds for these photos. Variances over people and over photos are added, and that over single answers,
-    which is in both, is taken away (Cameron, Gelbach and Miller, "Robust inference with multiway clustering", 2011);
-    the interval is that of Student's t for whatever there is fewer of.
+    The 95 % confidence interval holds for other people and other photos. People to whom one set of photos is dealt
+    share photos, so they are not independent: an interval over people alone would hold only for these photos. The
+    variance is that over people plus that over photos, less that over single answers, which is in both (Cameron,
+    Gelbach and Miller, "Robust inference with multiway clustering", 2011). The interval uses Student's t with the
+    smaller of the numbers of people and photos.
 
     Args:
-        gain: (n,) of each answer.
-        person, photo: (n,) whose it is and of which photo, as numbers or names.
+        gain: gain of each answer, (n,).
+        person: person of each answer, (n,), as numbers or names.
+        photo: photo of each answer, (n,), as numbers or names.
 
     Raises:
         ValueError: no answers.
@@ -43,7 +48,7 @@ def over_people_and_photos(gain: np.ndarray, person: np.ndarray, photo: np.ndarr
 
 
 def _variance(apart: np.ndarray, group: np.ndarray) -> float:
-    """Of a sum of parts that are alike within groups (n,)."""
+    """Return the variance of a sum of terms (n,) clustered by group (n,)."""
     sums = np.bincount(group, apart)
     return float((sums**2).sum() * len(sums) / max(1, len(sums) - 1))
 
@@ -56,11 +61,14 @@ def differences(one: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> list[
 def judge_orders(
     orders: Iterable[Order], found: Mapping[str, Sequence[np.ndarray]], sizes: np.ndarray
 ) -> list[dict[str, Any]]:
-    """Orders of a paper as far as both sides are there, paired on the same photos and seeds; reversed ones first.
+    """Compare the methods of a paper's orders; return reversed ones first.
+
+    An order is left out unless both of its methods were evaluated. Differences are paired on photos and seeds.
 
     Args:
-        found: by name, what is compared of each client, (clients,), a row per seed.
-        sizes: (clients,) targets of each.
+        orders: better method, worse method and source, as the paper states them.
+        found: values by method name, (clients,) per seed.
+        sizes: number of targets per client, (clients,).
     """
     rows = [
         {

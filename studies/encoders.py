@@ -1,4 +1,4 @@
-"""Load encoders with published ImageNet weights for studies of real photos."""
+"""Encoders with published ImageNet weights, for studies of real photos."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Encoder:
     Attributes:
         backbone: timm name.
         weights: file name without suffix.
-        arguments: of ``timm.create_model``.
-        mean: per RGB channel in [0, 1], and deviation alike; empty: what timm states.
+        arguments: arguments of ``timm.create_model``.
+        mean: mean and standard deviation per RGB channel in [0, 1]; empty: the values of timm.
     """
 
     backbone: str
@@ -35,6 +35,6 @@ ENCODERS = {
 
 
 def published_backbone(made: Encoder, source: str) -> Backbone:
-    """Return an encoder with its published weights from the folder ``SOURCE/weights``."""
+    """Load an encoder with its published weights from ``SOURCE/weights``."""
     weights = str(Path(source) / "weights" / f"{made.weights}.safetensors")
     return load_backbone(RunConfig(DataConfig(), made.backbone, weights, dict(made.arguments), made.mean, made.mean))

@@ -1,4 +1,4 @@
-"""``refocus evaluate``: every head of a run on people never seen in training."""
+"""``refocus evaluate``: evaluate a run on people not seen in training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def evaluate(
     targets: Annotated[int, typer.Option(min=1, help="maximum number of target photos per test client")] = 33,
     as_json: AsDocument = False,
 ) -> None:
-    """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
+    """Evaluate every head of a run on people never seen in training.
+
+    Uses exported bundles and includes controls.
+    """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.evaluate.heads import evaluate_run
     from refocus.cloud_train.evaluate.report import print_summary
@@ -40,7 +43,7 @@ def evaluate(
 
 
 def _evaluate_sets(opened: Run, run: Path, as_json: bool) -> None:
-    """``refocus evaluate`` of a run on photos with several labels."""
+    """Evaluate a run on photos with several labels."""
     from rich.console import Console
 
     from refocus.benchmarks.commands.accuracy import label_sets_table

@@ -18,7 +18,10 @@ def compatibility(
     limit_s: Annotated[float, typer.Option(help="time limit per network and target, in seconds")] = 900,
     document: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
 ) -> None:
-    """Export networks to every target and compare on real photos. Resumable, pair by pair."""
+    """Export networks to every target and compare them on real photos.
+
+    An interrupted run resumes with the next pair of network and target.
+    """
     import json
 
     from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep

@@ -1,4 +1,4 @@
-"""Sections of the results pages: generated from committed result documents, never typed."""
+"""Sections of the results pages, generated from result documents."""
 
 from __future__ import annotations
 
@@ -46,10 +46,17 @@ from studies.report.pages import STUDIES, orders_table, study_table
 from studies.report.topics import topic_of
 
 ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
-DAMAGES = (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError)  # of reading a damaged document
+DAMAGES = (
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    UndefinedError,
+)  # raised by reading a damaged document
 render = renderer(Path(__file__).parent)
-Pictures = dict[str, Callable[[], bytes]]  # by file name: draws a picture
-# The field that only documents of a kind have, which names their template too, and their newest schema.
+Pictures = dict[str, Callable[[], bytes]]  # file name -> function that draws the picture
+# Field that only documents of a kind have -> their newest schema; the field also names their template.
 SCHEMAS = {
     "study": STUDY_SCHEMA,
     "programs": OVERHEAD_SCHEMA,
@@ -76,11 +83,13 @@ SCHEMAS = {
 
 @dataclass(frozen=True)
 class Section:
-    """What a page shows of a document.
+    """Section of a page that shows a document.
 
     Attributes:
-        page: the page that it stands on, of ``topics.TOPICS``.
-        text: Markdown, its heading first.
+        name: name of the document.
+        document: result document.
+        page: name of the page, a key of ``topics.TOPICS``.
+        text: Markdown, beginning with a heading.
     """
 
     name: str
@@ -98,7 +107,8 @@ def sections_of(folder: Path, pictures: Pictures) -> list[Section]:
     """Return the sections of all documents of a folder, by name.
 
     Args:
-        pictures: gets the pictures of the sections, which are not drawn yet.
+        folder: folder of result documents.
+        pictures: mapping to which the functions that draw the pictures are added.
 
     Raises:
         DataError: a document is damaged, of another version, or of a kind without a page.
@@ -123,10 +133,10 @@ def damaged(name: str, error: Exception) -> DataError:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return a result document.
+    """Read a result document.
 
     Raises:
-        DataError: the file is none, or of another version.
+        DataError: the file is not a result document, or has another version.
     """
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -141,18 +151,21 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def kind_of(document: Document) -> str:
-    """Return the field of ``SCHEMAS`` that a document has; "" for the evaluation of a run."""
+    """Return the field of ``SCHEMAS`` that a document has.
+
+    It is "" for the evaluation of a run.
+    """
     return next((field for field in SCHEMAS if field in document), "")
 
 
 def anchor(text: str) -> str:
-    """Return the anchor of the first heading of a text, as GitHub and the site make it."""
+    """Return the anchor of the first heading, as GitHub and the site do."""
     heading = next(line for line in text.splitlines() if line.startswith("#")).lstrip("# ")
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def markdown(cells: Table) -> str:
-    """Return a table of a header and rows."""
+    """Format a header and rows as a Markdown table."""
     header, rows = cells
     return "\n".join(markdown_table(" | ".join(header), rows))
 
@@ -167,7 +180,10 @@ def _text(name: str, document: Document, pictures: Pictures) -> str:
 
 
 def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
-    """Return the section of a run's evaluation, with one photo before and after where it may be published."""
+    """Return the section of a run's evaluation.
+
+    It shows one photo before and after if that may be published.
+    """
     pictures[f"{name}-accuracy.png"] = lambda: report.accuracy_plot(document)
     lengths = list(document["accuracy"]["original"])
     text = render("templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))
@@ -178,14 +194,14 @@ def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
 
 
 def study_section(name: str, document: Document, pictures: Pictures, study: StudyPage) -> str:
-    """Return a study's section as Markdown, and add its picture."""
+    """Return a study's section as Markdown; add its picture."""
     if has_plot := study.has_plot(document):
         pictures[f"{name}.png"] = lambda: study.plot(document) or b""
     return render("templates/study.md.j2", name=name, study=study, has_plot=has_plot, **_values(document))
 
 
 def _values(document: Document) -> dict[str, Any]:
-    """What templates may read and call."""
+    """Return the values and functions that templates use."""
     return {
         "document": document,
         "report": report,
@@ -207,19 +223,22 @@ def _by_seed(gain: Document) -> str:
 
 
 def _training_seconds(document: Document) -> float:
-    """Of a head, the mean."""
+    """Return the mean training time of a head, in seconds."""
     seconds = [bundle["training_seconds"] for bundle in document["bundles"]]
     return float(np.mean([each for each in seconds if each is not None]))
 
 
 def _left_to_the_processor(document: Document) -> str:
-    """Networks with operators that the delegate did not take."""
+    """Return the networks with operators that the delegate did not take."""
     rows = (row for row in document["rows"] if row["left_to_the_processor"])
     return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"
 
 
 def example_plot(example: Document, read: Callable[[str], bytes]) -> bytes:
-    """PNG like the paper's Fig. 4: the history with its weights, the target, the answer before and after."""
+    """Draw an example as a PNG, like the paper's Fig. 4.
+
+    It shows the history with its weights, the target, and the answer before and after.
+    """
     from matplotlib.figure import Figure
 
     photos = [*example["history"], example["photo"]]
