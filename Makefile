@@ -148,6 +148,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.style
 
 clean:
 	rm -rf $(VENV) $(OUT) $(OUT)-pipeline $(BUNDLES) site $(VENV)-device

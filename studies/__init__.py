@@ -1,6 +1,8 @@
-"""Experiments that compute the published results; not part of the installed packages.
+"""Experiments that compute the published results.
 
-python -m studies --help
+Run them from a clone; the installed packages do not contain them::
+
+    python -m studies --help
 """
 
 __all__ = ["banks", "bench", "commands", "experiment", "federated", "iciia", "report", "streams"]

@@ -1,9 +1,10 @@
-"""Run experiments: evaluate the cells of a grid with several seeds, compare them in pairs, and show a table.
+"""Experiments: evaluate a grid of cells with several seeds and compare.
 
-A TOML file says what to evaluate (:class:`Experiment`), and the module that it names says how (:class:`Study`). Each
-cell and seed is evaluated once and kept under the hash of everything that decides it.
+A TOML file lists the cells (:class:`Experiment`); the module that it names evaluates them (:class:`Study`). Each cell
+and seed is evaluated once. Its result is cached under a hash of everything that it depends on. Rows are compared in
+pairs and shown as a table.
 
-    RUN/cache/KEY.json        rows of one cell and seed, and what else a study keeps (:meth:`Cache.once`)
+    RUN/cache/KEY.json        rows of one cell and seed, and further cached results (:meth:`Cache.once`)
     RUN/studies/NAME.json     the results document
 """
 
@@ -29,11 +30,11 @@ import tomllib
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.evaluate.pairs import over_people_and_photos
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.settings import read_settings
 from refocus.edge.files import file_sha256, locked
+from studies.comparisons import over_people_and_photos
 
 Value = str | int | float | bool
 Cell = Mapping[str, Value]  # axis of the grid -> value
@@ -45,9 +46,9 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Compare each row with another row of the same people and photos.
 
     Attributes:
-        over: labels in which the other row differs, as ``{ method = "original" }``.
-        measure: values of the rows that are compared.
-        unit: the interval holds for other people, or for other people and other photos.
+        over: labels in which the other row differs, such as ``{ method = "original" }``.
+        measure: name of the values that are compared.
+        unit: what the interval generalises to: other people, or other people and other photos.
     """
 
     over: dict[str, Value]
@@ -59,9 +60,9 @@ class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Show one field of the rows.
 
     Attributes:
-        field: of a row; default: the column's title.
-        of: labels of the row that is shown; a line has all rows that agree in the columns without it.
-        form: a format of :func:`format`, or "points": a signed number of percentage points.
+        field: field of a row; default: the column's title.
+        of: labels of the row that is shown; a line combines all rows that agree in the columns without `of`.
+        form: a format of :func:`format`, or "points" for a signed number of percentage points.
     """
 
     field: str = ""
@@ -73,9 +74,9 @@ class Shown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Describe the table of an experiment.
 
     Attributes:
-        title: of its section.
-        columns: by title; one without a value in any line is left out.
-        sort: title of the column whose least value stands first; default: the order of the grid.
+        title: heading of the section.
+        columns: columns by title; a column without a value in any line is left out.
+        sort: title of the column to sort by, ascending; default: the order of the grid.
     """
 
     title: str = ""
@@ -88,15 +89,15 @@ class Experiment:
     """Describe what is evaluated and compared.
 
     Attributes:
-        name: of the results document.
+        name: name of the results document.
         study: module whose ``STUDY`` evaluates the cells.
-        seeds: each cell is evaluated with each.
-        include: rules of values by axis; where there are any, cells that match none are left out.
-        exclude: the same; cells that match one are left out.
-        settings: of the study.
-        grid: values of each axis; a cell has one of each.
-        comparisons: by the field of the document that they become.
-        page: the table.
+        seeds: random seeds; every cell is evaluated with each.
+        include: rules of values by axis; if there are any, cells that match none are left out.
+        exclude: rules of the same form; cells that match one are left out.
+        settings: settings of the study.
+        grid: values of each axis; a cell has one value of each.
+        comparisons: comparisons by the field of the document that holds their result.
+        page: table of the results page.
     """
 
     name: str = ""
@@ -118,7 +119,9 @@ class Experiment:
             raise UsageError(f"seeds = {[*self.seeds]}: expected each once")
 
     def cells(self, patterns: Sequence[str] = ()) -> list[Cell]:
-        """Return the cells of the grid whose name matches a pattern, as "office-31/*"; default: all.
+        """Return the cells whose name matches a pattern; default: all.
+
+        An example of a pattern is "office-31/*".
 
         Raises:
             UsageError: no cell is left.
@@ -144,12 +147,12 @@ def _matches(cell: Cell, rules: Sequence[Rule]) -> bool:
 
 @dataclass(frozen=True)
 class Needs:
-    """Name what decides a result, apart from its cell and seed.
+    """Name what a result depends on, apart from its cell and seed.
 
     Attributes:
-        settings: those that have a part in it.
-        files: those that are read; they count by their content, not by their path.
-        code: modules that compute it; they count by their code without comments and docstrings.
+        settings: settings that the result depends on.
+        files: files that are read; the cache key has their content, not their path.
+        code: modules that compute it; the cache key has their code without comments and docstrings.
     """
 
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -183,14 +186,14 @@ def _sha256_of_code(module: str) -> str:
 
 @dataclass(frozen=True)
 class Row:
-    """Hold the answers of one thing that was evaluated in one cell with one seed.
+    """Hold the answers of one method in one cell with one seed.
 
     Attributes:
-        labels: as the name of a method; they replace those of the cell.
-        person: (n,) whose answer each is, numbered within the row.
-        photo: (n,) which photo, by numbers that seeds share where they share photos.
-        values: measure -> (n,).
-        facts: whatever else the study's document states, in types of JSON.
+        labels: labels such as the name of the method; they replace those of the cell.
+        person: person of each answer, (n,), numbered within the row.
+        photo: photo of each answer, (n,); seeds that share photos share their numbers.
+        values: values by measure, (n,) each.
+        facts: further facts of the study's document, in JSON types.
     """
 
     labels: dict[str, Value]
@@ -200,13 +203,14 @@ class Row:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def kept(self) -> dict[str, Any]:
-        """Return the row as JSON has it."""
+        """Convert the row to JSON types."""
         arrays = {"person": self.person.tolist(), "photo": self.photo.tolist()}
         values = {name: np.asarray(one).tolist() for name, one in self.values.items()}
         return {"labels": self.labels, **arrays, "values": values, "facts": self.facts}
 
     @classmethod
     def of(cls, kept: Mapping[str, Any], cell: Cell, seed: int) -> Row:
+        """Return the row that :meth:`kept` converted, with its cell and seed."""
         values = {name: np.asarray(one) for name, one in kept["values"].items()}
         labels = {**cell, **kept["labels"], "seed": seed}
         return cls(labels, np.asarray(kept["person"]), np.asarray(kept["photo"]), values, kept["facts"])
@@ -214,11 +218,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Cache:
-    """Keep results in ``RUN/cache`` under the hash of everything that decides them."""
+    """Cache of results in ``RUN/cache``, keyed by what they depend on."""
 
     run: Path
 
     def path(self, what: Mapping[str, Any], needs: Needs, suffix: str = ".json") -> Path:
+        """Return the path of a result, named by the hash of what it depends on."""
         files = {name: _sha256_of(path) for name, path in needs.files.items()}
         code = {name: _sha256_of_code(name) for name in needs.code}
         text = json.dumps([dict(what), dict(needs.settings), files, code], sort_keys=True)
@@ -233,12 +238,16 @@ class Cache:
         suffix: str = ".json",
         read: Callable[[Any], Any] = lambda kept: kept,
     ) -> Any:
-        """Return what is kept; else one process computes it and others wait. What is damaged is computed again.
+        """Return a cached result, or compute and store it.
+
+        One process computes a result while others wait for it. A damaged file is computed again.
 
         Args:
-            what: names the result among those with the same needs.
-            suffix: how it is stored, see :func:`refocus.cloud_train.runs.folder.once`.
-            read: makes the result of what is stored; where it fails, this is damaged.
+            what: name of the result among those with the same needs.
+            needs: everything else that the result depends on.
+            compute: function that returns the content to store.
+            suffix: storage format, see :func:`refocus.cloud_train.runs.folder.once`.
+            read: function that converts stored content to the result; if it raises, the file is damaged.
         """
         path = self.path(what, needs, suffix)
         try:
@@ -256,11 +265,12 @@ class Study:
     """Describe how the cells of an experiment are evaluated.
 
     Attributes:
-        settings: defaults, a dataclass.
-        grid: defaults, a dataclass whose fields are the axes, each with a tuple of values.
-        needs: what decides the rows of a cell.
-        evaluate: rows of a cell with a seed; none where it has too few photos or people.
-        document: fields of the results document; it may add to the records of groups, or give other ``rows``.
+        settings: default settings, a dataclass.
+        grid: default grid, a dataclass whose fields are the axes, each with a tuple of values.
+        needs: function that returns what the rows of a cell depend on.
+        evaluate: function that returns the rows of a cell with a seed; none for a cell with too few photos or people.
+        document: function that returns fields of the results document; it may add to the records of groups, or
+            return other ``rows``.
     """
 
     settings: Any
@@ -284,10 +294,12 @@ def study_of(name: str) -> Study:
 
 
 def read_experiment(file: Path, changes: Sequence[str] = ()) -> Experiment:
-    """Return the experiment of a TOML file, changed by texts such as ``settings.people=8``.
+    """Read an experiment from a TOML file and apply changes.
+
+    A change is a text such as ``settings.people=8``.
 
     Raises:
-        UsageError: everything that is wrong with it.
+        UsageError: the file is invalid; the message lists all errors.
     """
 
     def start(given: Mapping[str, Any]) -> Any:
@@ -300,10 +312,13 @@ def read_experiment(file: Path, changes: Sequence[str] = ()) -> Experiment:
 def run_experiment(
     experiment: Experiment, run: Path, command: str = "", patterns: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the results document; cells that were evaluated before are not evaluated again.
+    """Evaluate the cells that are not cached; return the results document.
 
     Args:
-        patterns: of the cells that are evaluated; default: all.
+        experiment: settings, grid and comparisons.
+        run: folder of the results, with the cache.
+        command: command line that the document states.
+        patterns: patterns of the names of the cells to evaluate; default: all.
     """
     study, cache = study_of(experiment.study), Cache(run)
     groups = grouped(evaluate_cells(experiment, cache, experiment.cells(patterns)))
@@ -317,9 +332,12 @@ def run_experiment(
 
 
 def evaluate_cells(experiment: Experiment, cache: Cache, cells: Sequence[Cell]) -> list[Row]:
-    """Return the rows of all cells and seeds. What another process evaluates is left to it, and waited for at last."""
+    """Return the rows of all cells and seeds.
+
+    Cells that another process evaluates are skipped at first; their results are waited for at the end.
+    """
     study, done = study_of(experiment.study), dict[tuple[str, int], list[Row]]()
-    # Seed by seed: what is stopped half-way has all cells of some seeds rather than some cells of all.
+    # Seed by seed: an interrupted run has all cells of some seeds rather than some cells of all seeds.
     left = [(cell, seed) for seed in experiment.seeds for cell in cells]
     for wait in (False, True):
         for cell, seed in track([*left], experiment.name, len(left)):
@@ -349,12 +367,16 @@ def _rows(cell: Cell, seed: int, kept: Mapping[str, Any]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Group:
-    """Hold the rows of all seeds that have the same labels; each seed has people of its own.
+    """Hold the rows of all seeds that have the same labels.
+
+    Seeds do not share people.
 
     Attributes:
-        labels: without the seed.
-        person, photo: (n,) of all answers, numbered by their first appearance.
-        record: the row of the results document.
+        labels: labels of the rows, without the seed.
+        rows: one row per seed.
+        person: person of each answer, (n,), numbered by first appearance.
+        photo: photo of each answer, (n,), numbered likewise.
+        record: row of the results document.
     """
 
     labels: dict[str, Value]
@@ -365,10 +387,12 @@ class Group:
 
     @classmethod
     def of(cls, labels: dict[str, Value], rows: list[Row], sets: Sequence[str] = ()) -> Group:
-        """Return the group of some rows.
+        """Return a group of rows, with their people and photos numbered.
 
         Args:
-            sets: labels whose values have people and photos of their own.
+            labels: labels of the group.
+            rows: rows of all seeds.
+            sets: names of labels whose values do not share people and photos.
         """
         person, photo = (
             _numbered([([row.labels[name] for name in of], getattr(row, what)) for row in rows])
@@ -379,7 +403,7 @@ class Group:
         return group
 
     def values(self, measure: str = "accuracy") -> np.ndarray:
-        """Return one measure of all answers, (n,)."""
+        """Return the values of a measure for all answers, (n,)."""
         return np.concatenate([row.values[measure] for row in self.rows]).astype(float)
 
     def by_person(self, values: np.ndarray) -> np.ndarray:
@@ -388,9 +412,9 @@ class Group:
         return means
 
     def interval(self, values: np.ndarray, unit: Unit = "people and photos") -> dict[str, Any]:
-        """Return the mean over people with its 95 % interval, and that of each seed.
+        """Return the mean over people with its 95 % interval, and per seed.
 
-        ``half_width``, half the interval, is the smallest difference that the run could have told from none.
+        ``half_width``, half the interval, is the smallest difference from zero that the run could have shown.
         """
         if unit == "people":
             found = bootstrap_mean(self.by_person(values))
@@ -404,7 +428,7 @@ class Group:
         """Return the paired difference to another group, see :meth:`interval`.
 
         Raises:
-            DataError: it is not of the same people and photos.
+            DataError: the groups do not have the same people and photos.
         """
         if not (np.array_equal(self.person, other.person) and np.array_equal(self.photo, other.photo)):
             raise DataError(f"{self.labels} and {other.labels} are not of the same people and photos")
@@ -412,7 +436,10 @@ class Group:
 
 
 def _numbered(parts: Sequence[tuple[list[Value], np.ndarray]]) -> np.ndarray:
-    """Return numbers by first appearance; the same number in parts with another name is another one."""
+    """Return numbers of the values of all parts, by first appearance.
+
+    The same value in parts of different names gets different numbers.
+    """
     names = [json.dumps(name) for name, _ in parts]
     shifted = [numbers + (names.index(name) << 40) for name, (_, numbers) in zip(names, parts, strict=True)]
     _, first, inverse = np.unique(np.concatenate(shifted), return_index=True, return_inverse=True)
@@ -421,7 +448,7 @@ def _numbered(parts: Sequence[tuple[list[Value], np.ndarray]]) -> np.ndarray:
 
 
 def grouped(rows: Sequence[Row]) -> list[Group]:
-    """Return the groups of rows, in the order of the rows."""
+    """Group rows by their labels without the seed, in the order of rows."""
     found: dict[tuple[tuple[str, Value], ...], list[Row]] = {}
     for row in rows:
         found.setdefault(tuple(item for item in row.labels.items() if item[0] != "seed"), []).append(row)
@@ -429,10 +456,12 @@ def grouped(rows: Sequence[Row]) -> list[Group]:
 
 
 def paired_groups(groups: Sequence[Group], name: str, over: Mapping[str, Value]) -> list[tuple[Group, Group]]:
-    """Return each group with the one that differs from it in the labels ``over``; groups without one are left out.
+    """Pair each group with the group whose labels differ by ``over``.
+
+    Groups without such a partner are left out.
 
     Raises:
-        UsageError: no group has one.
+        UsageError: no group has a partner.
     """
     known = {frozenset(group.labels.items()): group for group in groups}
     others = [(group, known.get(frozenset({**group.labels, **over}.items()))) for group in groups]
@@ -445,15 +474,17 @@ def paired_groups(groups: Sequence[Group], name: str, over: Mapping[str, Value])
 
 @dataclass(frozen=True)
 class ExperimentPage(page.StudyPage):
-    """Show the columns that an experiment declares."""
+    """Page with the columns that an experiment declares."""
 
     shown: Shown = field(default_factory=Shown)
 
     @classmethod
     def of(cls, shown: Shown, **more: Any) -> ExperimentPage:
+        """Return the page of a table; ``more`` are further fields of the page."""
         return cls(shown.title, {}, shown=shown, **({"about": about} | more))
 
     def table(self, document: page.Document) -> page.Table:
+        """Return header and lines of the table, sorted as declared."""
         columns, lines = self.shown.columns, dict[tuple[Any, ...], list[page.Row]]()
         keys = [column.field or title for title, column in columns.items() if not column.of]
         for number, row in enumerate(document["rows"]):
@@ -468,7 +499,7 @@ class ExperimentPage(page.StudyPage):
 
 
 def shown_of(file: Path) -> Shown:
-    """Return the table that a TOML file declares; nothing else of it is read."""
+    """Read the table that a TOML file declares; the rest is ignored."""
     return msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8"))["page"], Shown)
 
 
@@ -490,7 +521,7 @@ def _text(value: Any, form: str) -> str:
 
 
 def about(document: page.Document) -> str:
-    """Return how many people the rows have, and which differences the run could have shown."""
+    """Return a sentence with the number of people and the half-widths."""
     people = sorted(row["people"] for row in document["rows"])
     differences = [value for row in document["rows"] for value in row.values() if isinstance(value, Mapping)]
     widths = sorted(100 * one["half_width"] for one in differences if one.get("half_width"))

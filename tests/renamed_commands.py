@@ -102,9 +102,9 @@ def exists(name: str, present: Commands) -> bool:
     android_demo/tools/golden.py``, is there if its file is.
     """
     words = name.split()
-    if words[0] == "python" and not name.startswith(STUDIES):
+    if words[0] == "python" and not name.startswith(f"{STUDIES} "):
         module = words[2].replace(".", "/") if words[1] == "-m" else words[1]
-        return (ROOT / module).exists()
+        return (ROOT / module).exists() or (ROOT / f"{module}.py").exists()
     command = next((" ".join(words[:end]) for end in range(len(words), 0, -1) if " ".join(words[:end]) in present), "")
     rest = name.removeprefix(command).split()
     return command != "" and (not rest or rest[0] in present[command])

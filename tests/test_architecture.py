@@ -111,7 +111,7 @@ BELOW = {
     "edge": {"errors", "files", "registry"},
     "export": {"errors"},
     "cloud_train": {"documents", "errors", "locks", "progress", "render", "resume", "settings", "tracking"},
-    "studies": {"experiment"},
+    "studies": {"comparisons", "encoders", "experiment"},
 }
 MOST_MODULES = 15
 

@@ -1,8 +1,8 @@
-"""Files of the kinds that users have, made of one photo: what a platform's decoder is held against.
+"""Test files for image decoders: one photo in all kinds that users have.
 
-Decoders of PNG and lossless WebP must agree to the bit. Those of JPEG and lossy WebP may round otherwise: the bounds
-are above what the decoders of Pillow, Android and the JVM differ by, and below what a decoder does that leaves
-something out (docs/android.md).
+Decoders of PNG and lossless WebP must agree exactly. Those of JPEG and lossy WebP may round differently: the bounds are
+above the differences of the decoders of Pillow, Android and the JVM, and below the error of a decoder that ignores part
+of a file (docs/android.md).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from PIL import Image
 
 _ORIENTATION = 0x0112
 EXACT = 0.0  # levels of 255
-ROUNDED = 1.0  # 16 bits become 8 by rounding, or by leaving the lower 8 out
+ROUNDED = 1.0  # 16 bits become 8 by rounding or by truncation
 LOSSY = 2.0
-INK = 4.0  # what is white or black of CMYK without a profile is for each decoder to say
-SIDE = 240  # pixels of the shorter side, so that there is something to resize
+INK = 4.0  # without a profile, decoders differ in white and black of CMYK
+SIDE = 240  # pixels of the shorter side, large enough to be resized
 TWELVE_MEGAPIXELS = (4000, 3000)
 ADOBE_RGB = ((0.60974, 0.31111, 0.01947), (0.20528, 0.62567, 0.06087), (0.14919, 0.06322, 0.74457))  # a wide gamut
 SRGB_PRIMARIES = ((0.43607, 0.22249, 0.01392), (0.38515, 0.71687, 0.09708), (0.14307, 0.06061, 0.71410))
@@ -30,9 +30,12 @@ _XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="8"/></x:xmpme
 
 @dataclass(frozen=True)
 class Made:
-    """One file.
+    """Test file.
 
     Attributes:
+        kind: name of the kind, such as ``jpeg-grey``.
+        ending: file name extension.
+        content: bytes of the file.
         levels: largest accepted difference of a prepared pixel, in levels of 255.
     """
 
@@ -43,10 +46,10 @@ class Made:
 
 
 def format_photos(photo: Image.Image) -> Iterator[Made]:
-    """Files of every kind.
+    """Yield files of every kind.
 
     Args:
-        photo: in RGB; it is enlarged, and given colours, because a letter in one colour tells little of a decoder.
+        photo: RGB photo; it is enlarged and coloured, because a letter in one colour tests little of a decoder.
     """
     image = coloured(photo.resize((SIDE * 4 // 3, SIDE), Image.Resampling.BICUBIC))
     large = image.resize(TWELVE_MEGAPIXELS, Image.Resampling.BICUBIC)
@@ -60,7 +63,7 @@ def format_photos(photo: Image.Image) -> Iterator[Made]:
     yield Made("jpeg-progressive", "jpg", _saved(image, "JPEG", quality=90, progressive=True), LOSSY)
     yield Made("jpeg-444-icc", "jpg", _saved(image, "JPEG", quality=90, subsampling=0, icc_profile=narrow), LOSSY)
     yield Made("jpeg-cmyk", "jpg", _saved(image.convert("CMYK"), "JPEG", quality=95), INK)
-    sides = 1601, 1203  # of which neither is a multiple of 8
+    sides = 1601, 1203  # neither is a multiple of 8
     yield Made("jpeg-turned", "jpg", _saved(image.resize(sides), "JPEG", quality=90, exif=_exif(7)), LOSSY)
     yield Made("jpeg-narrow", "jpg", _saved(image.resize((530, 4123)), "JPEG", quality=90), LOSSY)
     yield Made("jpeg-xmp-turned", "jpg", _saved(image, "JPEG", quality=90, xmp=_XMP.encode()), LOSSY)
@@ -80,7 +83,7 @@ def format_photos(photo: Image.Image) -> Iterator[Made]:
 
 
 def coloured(image: Image.Image) -> Image.Image:
-    """The photo with slopes of colour over it."""
+    """Return the photo multiplied by colour gradients."""
     pixels = np.asarray(image, dtype=np.float32)
     across, down = np.linspace(0, 1, image.width), np.linspace(0, 1, image.height)
     slopes = np.stack(np.broadcast_arrays(across[None, :], down[:, None], 1 - across[None, :] * down[:, None]), -1)
@@ -88,7 +91,10 @@ def coloured(image: Image.Image) -> Image.Image:
 
 
 def png16(pixels: np.ndarray) -> bytes:
-    """A PNG of 16 bits a channel, which Pillow does not write, of uint16 (H, W, 3)."""
+    """Encode uint16 pixels (H, W, 3) as a PNG with 16 bits per channel.
+
+    Pillow does not write such files.
+    """
     height, width, _ = pixels.shape
     rows = np.concatenate([np.zeros((height, 1), np.uint8), pixels.astype(">u2").view(np.uint8).reshape(height, -1)], 1)
 
@@ -102,7 +108,7 @@ def png16(pixels: np.ndarray) -> bytes:
 
 
 def icc_profile(primaries: tuple[tuple[float, float, float], ...], gamma: float) -> bytes:
-    """An ICC profile (ICC.1:2001, section 6.3).
+    """Return an ICC profile (ICC.1:2001, section 6.3).
 
     Args:
         primaries: XYZ of red, green and blue, adapted to D50.

@@ -1,9 +1,10 @@
-"""Golden vectors: what one bundle makes of photos in sequence, for a runtime in another language to be held against.
+"""Golden vectors: answers of a bundle to photos, to test other runtimes.
 
-A folder with ``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that no JPEG
-decoder stands between two implementations), ``golden.safetensors`` (the encoder's input and output, the answers) and
-``golden.json`` (which photo was shown when, and what was decided). Beside them files of every kind that users have, for
-the decoder of a platform to be held against, each with the largest difference that is accepted.
+A runtime in another language recognises the same photos in sequence and is compared with them. The folder has
+``photos/`` (the files), ``decoded/`` (the same photos as RGB after EXIF, lossless, so that two implementations do not
+differ by a JPEG decoder), ``golden.safetensors`` (the encoder's input and output, the answers) and ``golden.json`` (the
+sequence of photos and the decisions). ``formats/`` has files of every kind that users have, for testing the decoder of
+a platform, each with the largest accepted difference.
 
 ``python android_demo/tools/golden.py write BUNDLE FOLDER`` writes them, ``golden.py compare BUNDLE FOLDER`` runs them
 again in Python.
@@ -44,7 +45,7 @@ from refocus.edge.recognize.recognizer import Answer, Recognizer, profile_path
 SCHEMA = 2
 READS = (1, SCHEMA)  # 1: Refocus 0.1; the same fields
 TARGET = "onnxruntime:fp32"
-# Formats are prepared for these squares too, whatever the bundle's own is.
+# Formats are also prepared for these crops, in addition to the bundle's own.
 OTHER_CROPS = ((256, 224, "bilinear"), (97, 96, "lanczos"))
 FEATURE_TOLERANCE = 1e-4  # from the same pixels, between two builds of one runtime
 _JSON, _TENSORS = "golden.json", "golden.safetensors"
@@ -54,15 +55,15 @@ _ANSWERS = ("logits", "plain_logits", "calibrated_logits")
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One photo of a sequence, and what was decided.
+    """Step of a sequence: a photo and the decisions on it.
 
     Attributes:
-        photo: its number among the photos.
+        photo: number of the photo.
         restart: whether the recogniser was closed and opened again just before.
-        remember: whether the photo joined the history.
-        label: the most likely one.
+        remember: whether the photo was added to the history.
+        label: most likely label.
         trust: weight of the answer with history.
-        history: identities of the history photos that it met, oldest first.
+        history: identities of the history photos that were used, oldest first.
     """
 
     photo: int
@@ -74,13 +75,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AlbumAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The answer to one photo of an album of all of them, which is what pages show.
+    """Answer to a photo of an album of all photos, which pages show.
 
-    Attributes:
-        label: the most likely one.
-        recognised: whether the model knows what it sees (:func:`recognised`).
-        trust: weight of the answer with history.
-        beside: identities of the photos that it was answered with, in order.
+    ``photo`` is its number and ``beside`` has the identities of the photos that it was answered with, in order.
+    ``label`` is the most likely label and ``trust`` is the weight of the answer with history. ``recognised`` is the
+    result of :func:`recognised`.
     """
 
     photo: int
@@ -91,11 +90,13 @@ class AlbumAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FormatPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A file of one kind that users have.
+    """File of one kind that users have.
 
     Attributes:
-        kind: as ``jpeg-progressive``.
-        levels: largest accepted difference of a prepared pixel, in levels of 255, whoever decodes the file.
+        kind: name of the kind, such as ``jpeg-progressive``.
+        file: path of the file.
+        decoded: path of the decoded photo, lossless.
+        levels: largest accepted difference of a prepared pixel, in levels of 255, for every decoder.
     """
 
     kind: str
@@ -105,15 +106,15 @@ class FormatPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One person's photos in order, through one head.
+    """Sequence of one person's photos, recognised by one head.
 
     Attributes:
-        head: its name.
-        personal: whether the person has inputs of their own (``person.safetensors``).
+        head: name of the head.
+        personal: whether the person has personal inputs (``person.<head>.safetensors``).
         space: feature space of the person's features.
-        capacity: photos that the history keeps.
-        steps: in order.
-        album: the same photos, answered as an album; none in what Refocus 0.1 wrote, and where the person has inputs.
+        capacity: maximum number of photos of the history.
+        steps: steps in order.
+        album: answers to the same photos as an album; none in files of Refocus 0.1, and none with personal inputs.
     """
 
     head: str
@@ -125,12 +126,18 @@ class History(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def key(self) -> str:
-        """Prefix of its tensors: ``<head>`` or ``<head>.personal``."""
+        """Prefix of the tensors, ``<head>`` or ``<head>.personal``."""
         return f"{self.head}.personal" if self.personal else self.head
 
 
 class GoldenPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One photo: its file, the lossless picture of what was decoded, and the identity of its bytes."""
+    """Photo of the golden vectors.
+
+    Attributes:
+        file: path of the file.
+        decoded: path of the decoded photo, lossless.
+        sha256: identity of the photo, the hash of the file.
+    """
 
     file: str
     decoded: str
@@ -138,13 +145,18 @@ class GoldenPhoto(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole ``golden.json``.
+    """Content of ``golden.json``.
 
     Attributes:
-        manifest_sha256: of the bundle that answered.
-        tolerance: largest accepted difference of a number of a feature, from the same pixels.
-        formats: files of other kinds; none in what Refocus 0.1 wrote.
-        contracts: preprocessings that the formats are prepared by; their pixels are ``formats.0``, ``formats.1``, ...
+        schema: version of the format.
+        bundle: name of the bundle that answered.
+        manifest_sha256: hash of its manifest.
+        target: runtime and precision.
+        tolerance: largest accepted difference of a feature's element, from the same pixels.
+        photos: photos, each once.
+        sequences: sequences of all heads.
+        formats: files of other kinds; none in files of Refocus 0.1.
+        contracts: preprocessings of the formats; their pixels are the tensors ``formats.0``, ``formats.1``, ...
     """
 
     schema: int
@@ -160,12 +172,16 @@ class Golden(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Difference:
-    """How far a second run is from golden vectors; largest absolute differences.
+    """Largest absolute differences of a second run from golden vectors.
 
     Attributes:
-        steps: photos compared, over all sequences.
-        decisions: how many of them got another label or met another history, in a sequence or in its album.
-        formats: files of other kinds that are further off than is accepted.
+        steps: number of compared steps of all sequences.
+        decisions: number of answers with another label or history, in sequences and albums.
+        pixels: largest difference of a prepared pixel.
+        features: largest difference of a feature's element.
+        logits: largest difference of a logit.
+        trust: largest difference of a weight of the answer with history.
+        formats: number of files of other kinds beyond their accepted difference.
     """
 
     steps: int
@@ -178,11 +194,11 @@ class Difference:
 
 
 def recognised(head: Head, answer: Answer) -> bool:
-    """Whether a head knows what it sees; an answer of which it does not reads "not among what I know".
+    """Return whether a head recognises a photo as one of its classes.
 
-    A bundle that was calibrated has in ``training.rejection`` the least ``energy`` of a photo (:func:`energy`), or the
-    least ``probability`` of the best label. Else that is 0.5: the model itself holds the label for less likely than
-    not.
+    Pages show "not among what I know" for other photos. A calibrated bundle has in ``training.rejection`` the minimum
+    ``energy`` of a photo (:func:`energy`), or the minimum ``probability`` of the best label. The default is a
+    probability of 0.5, below which the label is less likely than not.
     """
     least = _rejection(head, "energy")
     if least is not None:
@@ -192,8 +208,11 @@ def recognised(head: Head, answer: Answer) -> bool:
 
 
 def energy(plain_logits: np.ndarray) -> float:
-    """How much of what a model knows is in a photo: log of the sum of exp of the (C,) logits of the classifier without
-    history (the negative energy of Liu et al., Energy-based Out-of-distribution Detection, 2020)."""
+    """Return the log-sum-exp of the logits (C,) without history.
+
+    It is the negative energy of Liu et al., "Energy-based Out-of-distribution Detection", 2020: the higher, the more
+    likely the photo is of a known class.
+    """
     logits = plain_logits.astype(np.float64)
     largest = logits.max()
     return float(largest + np.log(np.exp(logits - largest).sum()))
@@ -208,11 +227,14 @@ def _rejection(head: Head, name: str) -> float | None:
 
 
 def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Sequence[np.ndarray]) -> list[Answer]:
-    """The answers to all photos of an album: each with those nearest to it, or for a streaming head those before it.
+    """Return the answers to all photos of an album.
+
+    Each photo is answered with those nearest to it, or for a streaming head with those before it.
 
     Args:
-        photos: identities, each once.
-        features: (D,) of each.
+        recognizer: recogniser of the head.
+        photos: identities of the photos, each once.
+        features: features of the photos, (D,) each.
     """
     if recognizer.card.personalisation.form == "streaming":
         return list(recognizer.replay(features))
@@ -227,16 +249,17 @@ def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Seque
 def write_golden(
     bundle: Bundle, folder: Path, photos: Sequence[bytes] = (), target: str = "", head_target: str = ""
 ) -> Golden:
-    """Shows photos to every head of a bundle, each with a growing history on disk, and writes what it answered.
+    """Recognise photos with every head of a bundle; write the answers.
 
-    Sequences hold what goes wrong: an empty, a growing and a full history, a photo that comes again, one that is not
-    remembered, a restart, and inputs of a person's own where the bundle takes some.
+    Each head has a growing history on disk. The sequences cover critical cases: an empty, a growing and a full history,
+    a repeated photo, one that is not remembered, a restart, and personal inputs if the bundle takes some.
 
     Args:
-        folder: made; must not hold anything yet.
-        photos: encoded photos; default: the bundle's own, and turned and cut ones made of them.
+        bundle: bundle to record.
+        folder: output folder; must be empty or new.
+        photos: encoded photos; default: those of the bundle, and turned and cropped versions of them.
         target: runtime and precision; default: ``onnxruntime:fp32``, or else the bundle's first of ONNX Runtime.
-        head_target: of the head, as ``native:fp32``; default: ``target``.
+        head_target: target of the head, such as ``native:fp32``; default: ``target``.
 
     Raises:
         RefocusError: the folder is not empty, there are no photos, or the bundle recognises clips.
@@ -277,10 +300,12 @@ def _default_target(bundle: Bundle) -> str:
 
 
 def compare_golden(bundle: Bundle, folder: Path) -> Difference:
-    """Runs the sequences of golden vectors again, from their photos' bytes, and says how far this machine is from them.
+    """Run the sequences of golden vectors again; return the differences.
+
+    Photos are decoded from their files.
 
     Raises:
-        RefocusError: no golden vectors, or those of another bundle.
+        RefocusError: there are no golden vectors, or those of another bundle.
     """
     golden, expected = read_golden(folder)
     if golden.manifest_sha256 != manifest_sha256(bundle.folder):
@@ -304,7 +329,10 @@ def compare_golden(bundle: Bundle, folder: Path) -> Difference:
 
 
 def _formats_beyond_bounds(golden: Golden, expected: dict[str, np.ndarray], folder: Path) -> int:
-    """How many files of other kinds are further off than is accepted, for any of the contracts."""
+    """Return the number of files beyond their accepted difference.
+
+    A file counts if it exceeds it for any of the contracts.
+    """
     beyond = 0
     for number, photo in enumerate(golden.formats):
         content = (folder / photo.file).read_bytes()
@@ -318,10 +346,10 @@ def _formats_beyond_bounds(golden: Golden, expected: dict[str, np.ndarray], fold
 
 
 def read_golden(folder: Path) -> tuple[Golden, dict[str, np.ndarray]]:
-    """What was written, and its tensors.
+    """Read golden vectors and their tensors.
 
     Raises:
-        RefocusError: the folder holds no golden vectors, or those of another version.
+        RefocusError: the folder has no golden vectors, or those of another version.
     """
     try:
         golden = msgspec.json.decode((folder / _JSON).read_bytes(), type=Golden)
@@ -345,7 +373,11 @@ def _run(
     target: str,
     head_target: str = "",
 ) -> tuple[History, dict[str, np.ndarray]]:
-    """One sequence: decisions, and by name the feature (n, D) of every photo and the answers (m, C) of every step."""
+    """Run one sequence.
+
+    Returns:
+        Its decisions; and tensors by name, such as the features (n, D) of photos and the logits (m, C) of steps.
+    """
     capacity = bundle.manifest.head(head).personalisation.window + 2
     names = [hashlib.sha256(content).hexdigest() for content in contents]
     runtime, precision = target.split(":")
@@ -357,7 +389,7 @@ def _run(
         profile = profile_path(Path(scratch), "golden")
 
         def opened() -> Recognizer:
-            kept = RetentionPolicy(capacity)  # what the programs answer: class shares have vectors of their own
+            kept = RetentionPolicy(capacity)  # compares the programs; class shares have separate vectors
             return Recognizer(
                 bundle,
                 profile,
@@ -407,7 +439,7 @@ def _album(bundle: Bundle, head: str, names: Sequence[str], answers: Sequence[An
 
 
 def _order(photos: int) -> list[tuple[int, bool, bool]]:
-    """(photo, restart before, remember) of every step."""
+    """Return (photo, restart before, remember) of every step."""
     steps = []
     for number in range(photos):
         steps.append((number, number == photos // 2, number % 7 != 6))
@@ -417,7 +449,10 @@ def _order(photos: int) -> list[tuple[int, bool, bool]]:
 
 
 def _attention(answers: Sequence[Answer], window: int) -> np.ndarray:
-    """(m, window + 1), right-aligned: the photo itself is last."""
+    """Return the attention of answers, right-aligned, (m, window + 1).
+
+    The photo itself is last.
+    """
     rows = np.zeros((len(answers), window + 1), dtype=np.float32)
     for row, answer in zip(rows, answers, strict=True):
         row[len(row) - len(answer.attention) :] = answer.attention
@@ -425,7 +460,10 @@ def _attention(answers: Sequence[Answer], window: int) -> np.ndarray:
 
 
 def _variants(bundle: Bundle) -> list[bytes]:
-    """The bundle's photos, and of each some that are turned, mirrored, cut, or a JPEG whose EXIF data turn it."""
+    """Return the bundle's photos and versions of them.
+
+    The versions are turned, mirrored, cropped, or a JPEG with an EXIF orientation.
+    """
     found = []
     for content in (bytes(bundle.content(photo)) for photo in bundle.manifest.self_test_photos):
         image = decode_photo(content, "photo")
@@ -461,8 +499,10 @@ def _write_photos(contents: Sequence[bytes], bundle: Bundle, folder: Path) -> li
 
 
 def _write_decoded(content: bytes, path: Path, contracts: Iterable[Preprocessing]) -> None:
-    """Writes what a photo is decoded to: upright at full size; and for contracts that decode it at 1 / k of that, as
-    ``NAME.k.png``, those pixels as the file stores them."""
+    """Write a decoded photo as a PNG, upright at full size.
+
+    For contracts that decode it at 1 / k of that, also write those pixels as ``NAME.k.png``, as the file stores them.
+    """
     decode_photo(content, path.name).save(path, compress_level=1)
     for at_least in sorted({decode_at_least(contract) for contract in contracts}):
         photo = decode(content, path.name, upright=False, at_least=at_least)
@@ -473,7 +513,10 @@ def _write_decoded(content: bytes, path: Path, contracts: Iterable[Preprocessing
 def _write_formats(
     content: bytes, bundle: Bundle, folder: Path, tensors: dict[str, np.ndarray]
 ) -> tuple[tuple[FormatPhoto, ...], tuple[Preprocessing, ...]]:
-    """Writes files of other kinds, made of one photo, and adds what they become to the tensors."""
+    """Write files of other kinds, made of one photo; return them.
+
+    Their prepared pixels are added to the tensors.
+    """
     (folder / "formats").mkdir(exist_ok=True)
     own = bundle.manifest.preprocessing
     others = (
@@ -495,7 +538,7 @@ def _write_formats(
 
 
 def _personal_inputs(bundle: Bundle, head: str, target: str) -> dict[str, np.ndarray]:
-    """Inputs of both programs that are each person's own, as they are for a stranger."""
+    """Return the personal inputs of both programs with default values."""
     if bundle.manifest.head(head).personalisation.carrier != "inputs":
         return {}
     runtime, precision = target.split(":")
@@ -504,7 +547,10 @@ def _personal_inputs(bundle: Bundle, head: str, target: str) -> dict[str, np.nda
 
 
 def _keep_person(bundle: Bundle, head: str, folder: Path, cache: PersonalWeightStore, target: str) -> None:
-    """Keeps inputs of an invented person, which the folder holds as ``person.<head>.safetensors``."""
+    """Store the personal inputs of an invented person.
+
+    The folder has them as ``person.<head>.safetensors``.
+    """
     path = folder / f"person.{head}.safetensors"
     if not path.exists():
         random = np.random.default_rng(0)
@@ -533,7 +579,11 @@ def _write(bundle: Bundle, folder: Path, photos: Path | None) -> str:
 
 
 def _compare(bundle: Bundle, folder: Path) -> str:
-    """Raises RefocusError where another decision, a feature or a decoded file is further off than is accepted."""
+    """Compare a bundle with golden vectors; return a summary.
+
+    Raises:
+        RefocusError: a decision differs, or a feature or decoded file exceeds its tolerance.
+    """
     found = compare_golden(bundle, folder)
     if found.decisions or found.formats or not found.features <= FEATURE_TOLERANCE:
         raise RefocusError(
@@ -548,6 +598,7 @@ def _compare(bundle: Bundle, folder: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
     for action in ("write", "compare"):

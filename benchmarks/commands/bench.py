@@ -349,54 +349,6 @@ def report(folder: Annotated[Path, typer.Argument(help="folder with documents of
 
 
 @bench.command()
-def install(
-    bundle: Annotated[Path, typer.Argument(help="folder of a bundle with onnxruntime:fp32")],
-    photo: Annotated[Path, typer.Option(help="photo to recognise")],
-    rounds: Annotated[int, typer.Option(min=2, help="pairs of fresh processes, with and without the page cache")] = 20,
-    out: Annotated[Path | None, typer.Option(help="output file for the document")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print the document")] = False,
-) -> None:
-    """Measure the device install: disk, start, first answer and memory, beside bare ONNX Runtime doing the same."""
-    import json
-
-    from refocus.benchmarks.rows.install import measure  # Python's own modules alone, until it is done
-    from refocus.edge.commands import print_json
-    from refocus.edge.files import write_file
-
-    if out is not None:
-        ready(out)
-
-    def machine() -> Any:
-        from refocus.benchmarks.devices import describe
-
-        return describe()
-
-    document = measure(bundle, photo, rounds, machine, logger.info)
-    document["command"] = f"refocus bench install BUNDLE --photo {photo.name} --rounds {rounds}"
-    try:
-        if out is not None:
-            with naming(out):
-                write_file(out, (json.dumps(document, indent=1) + "\n").encode())
-    finally:
-        if as_json:
-            print_json(document)
-        else:
-            _print_install(document)
-
-
-def _print_install(document: dict[str, Any]) -> None:
-    for state, ratio in document["ratio"].items():
-        typer.echo(
-            f"files {state}: {ratio['mean']:.2f} times bare ONNX Runtime ({ratio['low']:.2f} to {ratio['high']:.2f})"
-        )
-    for row in document["rows"]:
-        memory = f"{row['imported_bytes'] / 1e6:.0f} MB, {row['answered_bytes'] / 1e6:.0f} MB after the answer"
-        typer.echo(f"{row['files']} {row['program']}: {row['whole_ms']['mean']:.0f} ms to the first answer, {memory}")
-    size = sum(one["bytes"] for one in document["disk"])
-    typer.echo(f"{size / 1e6:.0f} MB on disk in {len(document['disk'])} distributions")
-
-
-@bench.command()
 def track(
     folder: Annotated[Path, typer.Argument(help="history folder: documents by machine and commit")],
     documents: Annotated[list[Path] | None, typer.Argument(help="documents of this commit to add")] = None,

@@ -28,7 +28,6 @@ from refocus.benchmarks.devices import versions
 from refocus.cloud_train.backbones.backbone import create_backbone
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.render import render
 from refocus.edge.errors import PhotoError, RefocusError
 from refocus.edge.files import write_file
 from refocus.edge.photos import preprocess
@@ -283,46 +282,6 @@ def calibrate_statistics(network: nn.Module, pixels: torch.Tensor) -> None:
     for rows in pixels.split(8):
         network(rows)
     network.eval()
-
-
-def write_page(document: dict[str, Any], path: Path) -> None:
-    """The compatibility page in Markdown."""
-    rows = document["rows"]
-    targets = list(dict.fromkeys(row["target"] for row in rows))
-    networks = list(dict.fromkeys(row["network"] for row in rows))
-    by_pair = {(row["network"], row["target"]): row for row in rows}
-    about = []
-    for network in networks:
-        tried = [by_pair.get((network, target)) for target in targets]
-        parameters = max(row["parameters"] for row in tried if row)
-        about.append((network, parameters, [_cell(row) if row else "" for row in tried]))
-    totals = []
-    for target in targets:
-        outcomes = [row["outcome"] for row in rows if row["target"] == target]
-        good = sum(outcome in ("parity", "not run here") for outcome in outcomes)
-        totals.append(f"{good} of {len(outcomes)}")
-    page = render(
-        "bench/programs.md.j2",
-        document=document,
-        versions=", ".join(f"{name} {version}" for name, version in document["versions"].items()),
-        targets=targets,
-        networks=about,
-        totals=totals,
-        failed=[row for row in rows if row["outcome"] in ("failed", "differs")],
-        one_line=one_line,
-    )
-    write_file(path, page)
-
-
-def _cell(row: dict[str, Any]) -> str:
-    if row["outcome"] == "parity":
-        fallbacks = f", {len(row['fallbacks'])} portable" if row["fallbacks"] else ""
-        norms = row.get("norms_in_fp16_error")
-        half = f" (norms in fp16 too: {norms:.0e})" if norms is not None else ""
-        return f"{row['relative_error']:.0e}, {row['size_bytes'] / 1e6:.0f} MB{fallbacks}{half}"
-    if row["outcome"] == "not run here":
-        return f"converted, {row['size_bytes'] / 1e6:.0f} MB"
-    return f"**{row['outcome']}**"
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""``refocus bench suite``: the part of ``refocus bench`` that needs networks and torch."""
+"""``refocus bench suite``, which needs networks and PyTorch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def suite(
         typer.Option("--export-only", help="export the programs and stop; the same command without it measures them"),
     ] = False,
 ) -> None:
-    """Measure every backbone with every method for every target, and write the paper's Table 1 with wall clock."""
+    """Measure every backbone with every method for every target.
+
+    Writes the paper's Table 1 with wall-clock times.
+    """
     from refocus.benchmarks.suite import BUILT_IN, TABLE, conditions_of, pairs, read_suite, run_suite
     from refocus.cloud_train.bench.suite import PROGRAMS, Processes, export_suite
     from refocus.cloud_train.progress import say

@@ -11,7 +11,10 @@ import typer
 def demo(
     out: Annotated[Path, typer.Option(help="output folder: the run, results.json and report.html")] = Path("demo"),
 ) -> None:
-    """The whole path on the embedded glyphs: train, export, replay unseen people, and draw the report."""
+    """Train, export and evaluate on the embedded glyphs; write a report.
+
+    The exported heads are evaluated on people who are not in the training photos.
+    """
     from refocus.cloud_train.demos.demo import run_demo
 
     run_demo(out)

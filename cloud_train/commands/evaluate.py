@@ -1,4 +1,4 @@
-"""``refocus evaluate``: every head of a run on people never seen in training."""
+"""``refocus evaluate``: evaluate a run on people not seen in training."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 def evaluate(
     run: MadeRun,
     targets: Annotated[int, typer.Option(min=1, help="maximum number of target photos per test client")] = 33,
-    labelled: Annotated[bool, typer.Option(help="also run the labelled baselines: fine-tuning, prompt tuning")] = False,
     as_json: AsDocument = False,
 ) -> None:
-    """Evaluate every head of a run on people never seen in training, through exported bundles, with controls."""
+    """Evaluate every head of a run on people never seen in training.
+
+    Uses exported bundles and includes controls.
+    """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.evaluate.heads import evaluate_run
     from refocus.cloud_train.evaluate.report import print_summary
@@ -29,9 +31,9 @@ def evaluate(
 
     opened = Run(run)
     if opened.table.several:
-        _evaluate_sets(opened, run, labelled, as_json)
+        _evaluate_sets(opened, run, as_json)
         return
-    results = evaluate_run(opened, targets, labelled, typed_command({str(run): "RUN"}))
+    results = evaluate_run(opened, targets, typed_command({str(run): "RUN"}))
     write_results(results, run / "results.json")
     if as_json:
         print_json(results)
@@ -40,17 +42,14 @@ def evaluate(
         typer.echo(f"results: {run / 'results.json'}")
 
 
-def _evaluate_sets(opened: Run, run: Path, labelled: bool, as_json: bool) -> None:
-    """``refocus evaluate`` of a run on photos with several labels."""
+def _evaluate_sets(opened: Run, run: Path, as_json: bool) -> None:
+    """Evaluate a run on photos with several labels."""
     from rich.console import Console
 
     from refocus.benchmarks.commands.accuracy import label_sets_table
     from refocus.cloud_train.documents import write_results
-    from refocus.cloud_train.errors import UsageError
     from refocus.cloud_train.evaluate.label_sets import evaluate_sets
 
-    if labelled:
-        raise UsageError("--labelled: its baselines are of photos with one label each; leave it out")
     results = evaluate_sets(opened, command=typed_command({str(run): "RUN"}))
     write_results(results, run / "label-sets.json")
     if as_json:

@@ -16,20 +16,20 @@ def compatibility(
     ] = "",
     to: Annotated[str, typer.Option(help="comma-separated targets")] = "onnx:fp32,executorch:fp32,coreml:fp16",
     limit_s: Annotated[float, typer.Option(help="time limit per network and target, in seconds")] = 900,
-    page: Annotated[Path | None, typer.Option(help="output file for the page (Markdown)")] = None,
     document: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
 ) -> None:
-    """Export networks to every target and compare on real photos. Resumable, pair by pair."""
+    """Export networks to every target and compare them on real photos.
+
+    An interrupted run resumes with the next pair of network and target.
+    """
     import json
 
-    from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep, write_page
+    from refocus.cloud_train.bench.compatibility import DOCUMENT, NETWORKS, sweep
 
     names = networks.split(",") if networks else list(NETWORKS)
     found = sweep(names, to.split(","), photos, out, limit_s)
     for path in (out / DOCUMENT, *([document] if document is not None else [])):
         path.write_text(json.dumps(found, indent=2) + "\n")
-    if page is not None:
-        write_page(found, page)
     for target in to.split(","):
         outcomes = [row["outcome"] for row in found["rows"] if row["target"] == target]
         counts = {outcome: outcomes.count(outcome) for outcome in dict.fromkeys(outcomes)}

@@ -1,24 +1,21 @@
-"""What a flag's text means: lists of numbers, names, NAME=VALUE pairs; and settings by the names of flags."""
+"""Parse the text of flags: lists of numbers, names, NAME=VALUE pairs."""
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import numbers
 
-Settings = TypeVar("Settings")
-
 
 def typed_command(names: dict[str, str], program: str = "refocus") -> str:
-    """The command line as it was typed, with some words replaced, and files by their names: it may be published.
+    """Return the typed command line without folders, for publication.
 
-    Of a word that stands there several times the last one is replaced: a run may be called as its command is.
+    Words in ``names`` are replaced, and paths are shortened to file names. If a word occurs several times, the last one
+    is replaced, because a run may have the name of its command.
     """
     words = sys.argv[1:]
     last = {word: place for place, word in enumerate(words)}
@@ -33,19 +30,16 @@ def _without_folders(word: str) -> str:
     return f"{key}{sign}{Path(value).name}" if "/" in value else word
 
 
-def with_flags(kind: type[Settings], flags: Mapping[str, Any], **more: Any) -> Settings:
-    """Settings of a dataclass: of ``more``, else of the flags that its fields are named after, else the defaults."""
-    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in flags.items() if name in names} | more)
-
-
 def integers(text: str, flag: str) -> list[int]:
-    """``0,1,2`` -> [0, 1, 2]; of any sign."""
+    """Parse ``0,1,2`` to [0, 1, 2]; numbers may be negative."""
     return [*numbers(text, flag, int, bool, "whole numbers separated by commas", "0,1,2")]
 
 
 def seeds_of(text: str) -> list[int]:
-    """``0,1,2`` -> [0, 1, 2]; each once, as what is counted twice would look surer than it is."""
+    """Parse seeds such as ``0,1,2`` to [0, 1, 2].
+
+    A repeated seed is an error, because it would make intervals too narrow.
+    """
     from refocus.cloud_train.settings import MOST_SEED  # here: `refocus --help` loads no msgspec
 
     expected = f"different whole numbers from 0 to {MOST_SEED} separated by commas"
@@ -53,23 +47,19 @@ def seeds_of(text: str) -> list[int]:
     return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
 
 
-def seeds_of_run(text: str, run: Path) -> list[int]:
-    """Seeds as they were typed, else those that a run was trained with; 0 where it has none."""
-    trained = sorted(int(path.name[5:]) for path in run.glob("seed-*") if path.name[5:].isdecimal())
-    return seeds_of(text) if text else trained or [0]
-
-
 def shares(text: str, flag: str) -> list[float]:
-    """``0,0.5,1`` -> numbers from 0 to 1."""
+    """Parse numbers from 0 to 1 such as ``0,0.5,1``."""
     expected = "numbers between 0 and 1 separated by commas"
     return [*numbers(text, flag, float, lambda n: n != [] and all(0 <= v <= 1 for v in n), expected, "0,0.5,1")]
 
 
 def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
-    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
+    """Parse keyword arguments from ``pad_type=same,drop_rate=0.1`` or JSON.
+
+    Numbers and booleans are converted.
 
     Raises:
-        UsageError: a part is no NAME=VALUE.
+        UsageError: a part is not NAME=VALUE.
     """
     from refocus.export.errors import ExportError
     from refocus.export.program import parse_arguments

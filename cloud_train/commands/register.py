@@ -1,4 +1,7 @@
-"""Adds the cloud side's commands to ``refocus``. What they do is imported inside them, so that --help is instant."""
+"""Commands of the cloud side of ``refocus``.
+
+They import inside their functions so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +25,7 @@ PANELS |= dict.fromkeys(("release", "pipeline", "serve"), RELEASE)
 
 
 def register(app: typer.Typer) -> None:
+    """Add the commands and groups to the application."""
     groups = {"train": train_app, "federate": federate_app, "release": release}
     groups["pipeline"] = pipeline
     for name, group in groups.items():

@@ -99,16 +99,6 @@ class PhotoTable:
         found = np.flatnonzero(self.label[row]) if self.several else [self.label[row]]
         return tuple(self.classes[int(number)] for number in found)
 
-    def one_label(self, what: str) -> np.ndarray:
-        """(R,) class indices, for what needs one of each photo.
-
-        Raises:
-            DataError: photos have several labels.
-        """
-        if self.several:
-            raise DataError(f"{what} needs one label of each photo; these photos have several (data.labels = several)")
-        return self.label
-
     def rows(self, chosen: np.ndarray) -> PhotoTable:
         """The table of the chosen rows: a boolean mask (R,) or row indices, in the given order."""
         return replace(self, **{name: getattr(self, name)[chosen] for name in COLUMNS})

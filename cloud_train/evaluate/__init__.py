@@ -1,6 +1,7 @@
-"""Evaluation of trained heads, clients and banks, through exported bundles where devices use them.
+"""Evaluate trained heads, clients and banks through exported bundles.
 
-The figures of the papers' tables are computed by ``studies/``, which uses this package and is not installed.
+Networks that devices do not use are evaluated in PyTorch. ``studies/`` computes the figures of the papers' tables with
+this package; it is not installed.
 """
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""A bank evaluated as a device uses it: its code condenses tasks, and the exported programs answer photos.
+"""Evaluate a bank with the code that condenses and answers on devices.
 
-Models take turns photo by photo, so what each takes for a photo is comparable however busy the machine is.
+Models are interleaved photo by photo, so times per photo are comparable even on a busy machine.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ GENERIC, PLAIN, CONDENSED, FOREIGN = (
 
 @dataclass
 class _Seen:
-    """Right answers and times of one target's models.
+    """Accuracy and times of one target's models.
 
     Attributes:
-        shares: of each row, the share of right answers of each task.
-        photo_ms: milliseconds of each photo, from its file to its answer, of two models that took turns.
-        condense_ms, weights_bytes: of each condensed task.
+        shares: accuracy per task, by row.
+        photo_ms: milliseconds per photo from its file to its answer, for two interleaved models.
+        condense_ms: milliseconds per condensed task.
+        weights_bytes: size of the weights per condensed task.
     """
 
     shares: dict[str, list[float]]
@@ -53,17 +54,23 @@ class _Seen:
 def replay_bank(
     run: TaperRun, seeds: Sequence[int], tasks: int, command: str, targets: Sequence[str] = (ONNX,)
 ) -> dict[str, Any]:
-    """Evaluates ``tasks`` tasks of test photos by each seed's generic model and by models condensed from its bank.
+    """Evaluate generic and condensed models on tasks of test photos.
+
+    Each seed's generic model is compared with the models that are condensed from its bank.
 
     Args:
-        targets: as ``onnx:fp32`` and ``executorch:fp32``; each gets bundles of its own.
+        run: trained banks and their photos.
+        seeds: seeds of the banks.
+        tasks: number of drawn tasks.
+        command: command line, stored in the document.
+        targets: such as ``onnx:fp32`` and ``executorch:fp32``; each gets a separate bundle.
 
     Returns:
         The results document (``docs/results-format.md``, study "bank").
     """
     if not targets:
-        raise UsageError("a bank is judged on targets, and there are none; expected such as onnx:fp32,executorch:fp32")
-    for target in targets:  # what cannot be exported is found before the first photo
+        raise UsageError("no target to evaluate the bank on; pass at least one, such as onnx:fp32,executorch:fp32")
+    for target in targets:  # a failed export is reported before the first photo
         for seed in seeds:
             run.bank(seed, target)
     evaluation, rows = Evaluation.draw(run, count=tasks), []
@@ -121,10 +128,10 @@ def _replay(run: TaperRun, seed: int, evaluation: Evaluation, target: str) -> _S
 
 
 def _open(bundle: Bundle) -> Recognizer:
-    """A recogniser of the bundle's one target, on one thread."""
+    """Open a recogniser for the only target of a bundle, on one thread."""
     offered = bundle.targets()
     if len(offered) != 1:
-        raise UsageError(f"{bundle.folder} has {len(offered)} targets, expected the one that is judged; remove it")
+        raise UsageError(f"{bundle.folder} has {len(offered)} targets, expected one; remove the folder")
     [(runtime, precision)] = offered
     return Recognizer(bundle, runtime=runtime, precision=precision, threads=1)
 
@@ -132,8 +139,13 @@ def _open(bundle: Bundle) -> Recognizer:
 def _take_turns(
     models: dict[str, Recognizer], photos: Sequence[bytes]
 ) -> tuple[dict[str, np.ndarray], dict[str, list[float]]]:
-    """Logits (photos, C) of each model, and milliseconds of each photo; every photo is answered by all, one by one,
-    another one first each time."""
+    """Run all models on every photo, one photo at a time.
+
+    The model that runs first changes with every photo.
+
+    Returns:
+        Logits (photos, C) of each model, and its milliseconds per photo.
+    """
     logits: dict[str, list[np.ndarray]] = {name: [] for name in models}
     times: dict[str, list[float]] = {name: [] for name in models}
     order = [*models]
@@ -151,6 +163,7 @@ def _task(bank: Bank, run: TaperRun, task: Task) -> BankTask:
 
 
 def about_bank(document: page.Document) -> str:
+    """Describe the data and the conditions of a document about a bank."""
     data, machine = document["data"], document["machine"]
     unequal = "on one thread with ONNX Runtime and on as many as there are cores with ExecuTorch"
     threads = "on one thread" if "threads" in machine else unequal  # as documents before were measured

@@ -1,6 +1,7 @@
-"""Draw tasks of held-out photos, and score answers to them: what every evaluation of a bank shares.
+"""Draw tasks of held-out photos and compute the accuracy on them.
 
-All rows of a document are evaluated on the same tasks and photos, so differences are paired.
+Every evaluation of a bank uses this module. All rows of a document are evaluated on the same tasks and photos, so
+differences are paired.
 
 Notation: K tasks.
 """
@@ -43,7 +44,7 @@ class Evaluation:
 
     @classmethod
     def draw(cls, run: TaperRun, kind: str = "", count: int = TASKS, photos: Photos | None = None) -> Evaluation:
-        """Tasks of photos, by default of all test photos.
+        """Draw tasks of photos, by default of all test photos.
 
         Where the same few tasks are drawn again and again, as whole super-categories are, each is taken once with all
         of its photos: intervals over tasks would be too narrow otherwise.
@@ -63,18 +64,30 @@ class Evaluation:
         return np.array([len(rows) for rows in self.rows])
 
     def right(self, number: int, logits: Tensor, select: bool) -> float:
-        """Share of a task's photos whose best class is right: the best of the task's, or of all."""
+        """Return the share of a task's photos with a correct prediction.
+
+        Args:
+            number: index of the task.
+            logits: (photos, C) for the task's photos.
+            select: whether to predict among the task's classes; otherwise among all.
+        """
         label, task = self.photos.label[self.rows[number]], self.tasks[number]
         best = best_of(logits, task) if select else logits.argmax(1)
         return float((best == label).float().mean())
 
     def scores(self, shares: Sequence[Shares], first: Sequence[Shares]) -> dict[str, Any]:
-        """Accuracy over seeds, every photo alike, and the paired difference to another row."""
+        """Return the accuracy and its paired difference to another row.
+
+        The accuracy is the mean over seeds; every photo has the same weight.
+        """
         accuracy = float(np.mean([np.average(share, weights=self.sizes) for share in shares]))
         return {"accuracy": accuracy, "gain": paired([a - b for a, b in zip(shares, first, strict=True)], self.sizes)}
 
     def by_domain(self, shares: Sequence[Shares], domains: Sequence[str]) -> dict[str, float]:
-        """Accuracy over seeds of the tasks of each domain; empty where tasks are of all domains."""
+        """Return the accuracy per domain, the mean over seeds.
+
+        It is empty if a task covers all domains, or there is only one.
+        """
         of_task, mean = np.array([task.domain for task in self.tasks]), np.mean(shares, axis=0)
         if len(domains) < 2 or of_task.min() < 0:
             return {}
@@ -85,13 +98,13 @@ class Evaluation:
 
 
 def data_of_tasks(run: TaperRun, evaluation: Evaluation) -> dict[str, Any]:
-    """The section ``data`` of a document about tasks."""
+    """Return the section ``data`` of a document about tasks."""
     tasks = {"tasks": len(evaluation.tasks), "targets": int(evaluation.sizes.sum())}
     return page.data_of(run.config.source, run.table, domains=len(run.domains), **tasks)
 
 
 def inner(run: TaperRun, evaluation: Evaluation, seed: int) -> dict[str, Any]:
-    """What Fig. 4 of the paper shows: mixers by kind of task, and how alike bases are.
+    """Compute the mixers by kind of task and the likeness of bases (Fig. 4).
 
     Returns:
         ``tasks``, names of the kinds; ``mixers``, per block a row per kind and a number per basis; ``similarity``, the
@@ -116,7 +129,10 @@ def _rounded(values: Tensor) -> Any:
 
 
 def inner_plot(document: page.Document) -> bytes | None:
-    """PNG like Fig. 4: for each block the share of every basis, a row per kind of task; and bases' likeness."""
+    """Plot the mixers of each block and the similarity of bases as PNG.
+
+    The figure is like Fig. 4 of the paper: a row per kind of task, a column per basis.
+    """
     from matplotlib.figure import Figure
 
     if "inner" not in document:

@@ -1,6 +1,7 @@
-"""Every method on the same clients, in one table: who is served how well, at which cost (Tables 1 to 6 of the papers).
+"""Compare methods on the same clients: accuracy and cost.
 
-The first rows are always each client alone and one network for all: what personalisation has to beat.
+The tables are 1 to 6 of the papers. The first rows are always each client alone and one network for all clients: the
+baselines that personalisation has to exceed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ BASE = ", base prompts alone"  # pFedPG's row without what is generated for a cl
 SCRATCH = "from scratch"  # in the place of what a network was pretrained on
 # The round that clients get, by the recipe; the last one in documents that do not say.
 KEPT = {"last": "the last round", "best": "the round whose validation photos are recognised best"}
-# What the papers find: who should be better than whom, and where they say so.
+# Orders of methods in the papers: the better one, the other one, and the table that reports it.
 ORDERS = (
     ("pfedpg", "fedvpt", "pFedPG Tables 1 to 3"),
     ("pfedpg", f"pfedpg{BASE}", "pFedPG Table 4"),
@@ -39,13 +40,17 @@ ORDERS = (
 def study_federated(
     run: FederatedRun, methods: Sequence[str], seeds: Sequence[int], command: str, always: Sequence[str] = ALWAYS
 ) -> dict[str, Any]:
-    """Trains what is missing and returns the document.
+    """Train missing networks, evaluate all methods and return the document.
 
     Args:
-        always: methods that come first, whatever is asked for; every row is paired with each of them.
+        run: clients and settings.
+        methods: names of methods.
+        seeds: seeds of the trainings.
+        command: command line, stored in the document.
+        always: methods that come first even if they are not in ``methods``; every row is paired with each of them.
 
     Raises:
-        UsageError, DataError: as of :meth:`FederatedRun.check`.
+        UsageError, DataError: see :meth:`FederatedRun.check`.
     """
     names = [*always, *(name for name in dict.fromkeys(methods) if name not in always)]
     rates = run.train(names, seeds)
@@ -74,14 +79,14 @@ def study_federated(
 
 
 def _pretrained(config: FederatedConfig) -> str:
-    """Weights that clients begin with, in words."""
+    """Describe the weights that clients begin with."""
     if config.scratch:
         return SCRATCH
     return Path(config.checkpoint).name if config.checkpoint else "on embedded letters of other people"
 
 
 def data_of_clients(run: FederatedRun) -> dict[str, Any]:
-    """The section ``data`` of a document about clients."""
+    """Return the section ``data`` of a document about clients."""
     clients, config = run.clients, run.config
     return {
         "source": Path(config.source).name,
@@ -97,7 +102,10 @@ def data_of_clients(run: FederatedRun) -> dict[str, Any]:
 
 
 def _orders(results: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[dict[str, Any]]:
-    """Each of the papers' orders whose methods are there, client by client, and who of the two sends how much."""
+    """Yield the papers' orders whose two methods were evaluated.
+
+    Each has the paired difference per client, and the bytes that the other method sends per byte of the better one.
+    """
     for better, other, source in ORDERS:
         rival = other.removesuffix(BASE)
         if better not in results or rival not in results:
@@ -157,12 +165,15 @@ def _row(
 
 
 def shares(result: Mapping[str, Any], who: str, moment: str) -> list[float]:
-    """Each client's share of test photos that are recognised."""
+    """Return the test accuracy of each client."""
     return [client[moment] / client["test"] for client in result[who]]
 
 
 def kept_round(result: Mapping[str, Any]) -> int:
-    """The round that clients get; the last one where a result of an earlier deployment does not say."""
+    """Return the round whose network the clients get.
+
+    Results of earlier deployments do not name it; for them it is the last round.
+    """
     return int(result.get("kept_round", len(result["log"])))
 
 
@@ -172,12 +183,15 @@ def _mean_of(results: Sequence[Mapping[str, Any]], moment: str) -> float | None:
 
 
 def _curve(result: Mapping[str, Any]) -> list[tuple[int, float]]:
-    """Rounds with the mean share of validation photos that are recognised after them."""
+    """Return pairs of a round and the mean validation accuracy after it."""
     return [(record["round"], record["validation"]) for record in result["log"] if "validation" in record]
 
 
 def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | None:
-    """The first looked-at round, over seeds, whose validation photos are recognised as well as by clients alone."""
+    """Return the first round that reaches a validation accuracy, or None.
+
+    The validation accuracy is the mean over seeds. Only rounds with a validation are considered.
+    """
     curves = [_curve(result) for result in results]
     for place, (number, _) in enumerate(curves[0]):
         if np.mean([curve[place][1] for curve in curves]) >= target:
@@ -189,6 +203,7 @@ def _rounds_to(results: Sequence[Mapping[str, Any]], target: float) -> int | Non
 
 
 def about_clients(document: page.Document) -> str:
+    """Describe the data and the conditions of a document about clients."""
     data = document["data"]
     alpha = f", alpha {data['alpha']}" if data["alpha"] is not None else ""
     pretrained, kept = document["pretrained"], KEPT[document.get("keep", "last")]
@@ -205,7 +220,7 @@ def about_clients(document: page.Document) -> str:
 
 
 def titled(name: str) -> str:
-    """A row's method as people read it; names of documents stay as the command takes them."""
+    """Return the title of a row; documents keep the names of the command."""
     method = name.removesuffix(BASE)
     return TITLES.get(method, method) + name.removeprefix(method)
 

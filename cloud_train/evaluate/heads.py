@@ -1,8 +1,8 @@
-"""Evaluation through the exported bundle: unseen people's streams, replayed by the device's own code.
+"""Evaluate heads through exported bundles on streams of unseen people.
 
-Every method answers the same target photos; only the history before them changes: the person's own photos, those of a
-foreigner, or photos of everybody. The last two should not help, and may not hurt. The floor to read by is what labels
-in another order would score.
+The device's own code replays the streams. Every method answers the same target photos; only the history before them
+changes: the person's own photos, those of a foreigner, or photos of all people. The last two are controls: they should
+not help, and must not hurt. The accuracy against shuffled labels is the chance level.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from refocus.benchmarks.measure import bootstrap_mean, bootstrap_ratio, interleave
 from refocus.cloud_train.data.table import PhotoTable, foreigners_of
@@ -27,7 +26,6 @@ from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate.page import data_of
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.delivery import logits_in_every_way, plain_logits, right_answers
-from refocus.cloud_train.methods.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
@@ -47,7 +45,10 @@ NOTHING = 1e-6  # of accuracy, which rounding may leave where people gain and lo
 
 @dataclass(frozen=True)
 class Target:
-    """One photo to answer, with the features before it: (K, D) of its own person, of a foreigner, and of anybody."""
+    """Photo to answer, with the features before it.
+
+    The features (K, D) are of the photo's own person, of a foreigner, and of all people.
+    """
 
     client: str
     label: int
@@ -59,7 +60,7 @@ class Target:
     mixed: np.ndarray
 
     def histories(self) -> dict[str, np.ndarray]:
-        """What may stand before the photo, by the prefix of its name in the results."""
+        """Return the histories by the prefix of their name in the results."""
         return {"": self.own, "foreign_": self.foreign, "mixed_": self.mixed}
 
     @property
@@ -70,10 +71,12 @@ class Target:
 
 
 def bundle_of(run: Run, head: Path, window: int = 0) -> Bundle:
-    """The head's bundle, exported now unless it is already there for exactly this checkpoint.
+    """Export the head's bundle unless it exists for exactly this checkpoint.
 
     Args:
-        window: photos that attention spans; 0: as many as in training.
+        run: the run, whose photos the export compares.
+        head: path of the head's checkpoint.
+        window: photos that attention spans; 0: as in training.
     """
     checkpoint = load_checkpoint(head, window=window)
     out = head.parent / "bundles" / (f"{head.stem}-window-{window}" if window else head.stem)
@@ -84,8 +87,11 @@ def bundle_of(run: Run, head: Path, window: int = 0) -> Bundle:
 
 
 def delivered_bundle_of(run: Run, head: Path) -> Bundle:
-    """The bundle that ``refocus export`` makes of a checkpoint: of the head, class shares or both, as validation people
-    chose; exported now unless it is already there."""
+    """Export the bundle that ``refocus export`` delivers for a checkpoint.
+
+    It contains the head, class shares or both, as validation people chose. An existing bundle of the same checkpoint is
+    used again.
+    """
     checkpoint, out = load_checkpoint(head), head.parent / "bundles" / f"{head.stem}-delivered"
     if _choice(checkpoint) == "head":
         return bundle_of(run, head)
@@ -98,15 +104,17 @@ def delivered_bundle_of(run: Run, head: Path) -> Bundle:
 
 
 def _choice(checkpoint: Checkpoint) -> str:
-    """Of the ways to answer, the one that validation people chose; "head" of heads that were trained before there was a
-    choice."""
+    """Return the method that validation people chose for answers.
+
+    It is "head" for heads that were trained before there was a choice.
+    """
     return str((checkpoint.card.training.get("delivery") or {}).get("choice", "head"))
 
 
 def _exported(checkpoint: Checkpoint, out: Path) -> Bundle | None:
-    """The bundle in a folder, if it is there and of exactly this checkpoint."""
+    """Return the bundle in a folder if it was made from this checkpoint."""
     if (out / MANIFEST).exists():
-        with contextlib.suppress(BundleError):  # of another version of the manifest, which is what exporting mends
+        with contextlib.suppress(BundleError):  # another version of the manifest; a new export replaces it
             bundle = load_bundle(out)
             made_of = bundle.manifest.head().training
             wanted = {"checkpoint_sha256": checkpoint.card.sha256, "delivery": checkpoint.card.training.get("delivery")}
@@ -116,7 +124,10 @@ def _exported(checkpoint: Checkpoint, out: Path) -> Bundle | None:
 
 
 def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
-    """Recognises every client's stream by :meth:`refocus.edge.Recognizer.recognize`, each from an empty store."""
+    """Recognise every client's stream, each with an empty profile.
+
+    The photos go through :meth:`refocus.edge.Recognizer.recognize`.
+    """
     people, answers = list(table.clients()), {}
     with tempfile.TemporaryDirectory() as folder:
         for number, (name, rows) in enumerate(track(people, "replaying streams", len(people))):
@@ -126,12 +137,13 @@ def replay(bundle: Bundle, table: PhotoTable) -> dict[str, list[Answer]]:
 
 
 def choose_targets(table: PhotoTable, features: dict[str, np.ndarray], longest: int, per_client: int) -> list[Target]:
-    """At most ``per_client`` targets of each client, each with ``longest`` photos before it, and a foreigner's.
+    """Choose target photos of each client, with three histories each.
 
-    The foreigner is a client of another domain (another script, another parent category; any other client where
-    domains are not known), so for glyphs another script in another hand. Each target of a client gets another
-    foreigner: few strangers for all targets would make the control depend on these few. The mixed photos are drawn
-    from all clients, as in streams that are mixed (:func:`partitions.mixed`), but never the target itself.
+    A client has at most ``per_client`` targets, each after ``longest`` photos. The foreigner is a client of another
+    domain (another script, another parent category; any other client where domains are not known), so for glyphs
+    another script in another hand. Each target of a client gets another foreigner: with few foreigners for all targets
+    the control would depend on these few. The mixed photos are drawn from all clients, as in streams that are mixed
+    (:func:`partitions.mixed`), but never the target itself.
 
     Raises:
         DataError: no client has more than ``longest`` photos.
@@ -174,12 +186,16 @@ def answer_targets(
     lengths: Sequence[int],
     delivered: Recognizer | None = None,
 ) -> Predictions:
-    """Answers every target with every history length, with its own history and with a foreign one.
+    """Answer every target with every history length and kind of history.
 
     Args:
-        recognizer: of the head.
-        delivered: of what is delivered of this head; with it, also its answers, those of the plain classifier, and of
-            all behind other histories. None for a head that is only compared with the delivered one.
+        recognizer: recogniser with the head.
+        variant: name of the head in the results.
+        targets: photos to answer.
+        lengths: history lengths.
+        delivered: recogniser with the delivered bundle of this head. If given, its answers and those of the plain
+            classifier are added, and all of them with foreign and mixed histories. None for a head that is only
+            compared with the delivered one.
     """
     chosen: dict[str, dict[int, list[int]]] = {}
     for target in track(targets, f"answering with {variant}", len(targets)):
@@ -202,11 +218,12 @@ def answer_targets(
 
 
 def answer_streams(recognizer: Recognizer, table: PhotoTable, features: dict[str, np.ndarray]) -> np.ndarray:
-    """Every photo of every client's stream, answered by the head with the photos before it, from an empty history.
+    """Answer all photos of all clients' streams, from an empty history.
 
     Args:
-        table: photos in streams, of R rows.
-        features: what the encoder gave for each photo, by its name.
+        recognizer: recogniser with the head.
+        table: photos in streams, R rows.
+        features: feature of the encoder for each photo, by the photo's name.
 
     Returns:
         (2, R) class indices of the plain and the delivered answers.
@@ -221,14 +238,14 @@ def answer_streams(recognizer: Recognizer, table: PhotoTable, features: dict[str
 
 @dataclass(frozen=True)
 class Trials:
-    """What every head of a run is judged on.
+    """Photos and histories on which every head of a run is evaluated.
 
     Attributes:
-        targets: photos with the histories that may stand before them.
-        truth: (n,) their classes.
+        targets: photos with their alternative histories.
+        truth: (n,) class of each target.
         lengths: history lengths.
-        mixed: the test photos handed to clients at random: streams in which nothing goes together.
-        features: what the encoder gave for each test photo, by its name.
+        mixed: test photos dealt to clients at random: streams whose photos have nothing in common.
+        features: feature of the encoder for each test photo, by the photo's name.
     """
 
     targets: list[Target]
@@ -238,21 +255,22 @@ class Trials:
     features: dict[str, np.ndarray]
 
 
-def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False, command: str = "") -> dict[str, Any]:
-    """Evaluates every trained head of a run on its test clients, through exported bundles.
+def evaluate_run(run: Run, targets_per_client: int = 33, command: str = "") -> dict[str, Any]:
+    """Evaluate all trained heads of a run on its test clients.
 
-    What a head answered is kept beside it, so that an interrupted evaluation resumes.
+    The heads are evaluated through exported bundles. Answers are cached next to each head, so an interrupted evaluation
+    resumes.
 
     Args:
-        targets_per_client: target photos of each test client, at most.
-        labelled: also measure the labelled baselines of section 4.1 (fine-tuning, prompt tuning).
-        command: what was typed, for the document.
+        run: run with trained heads.
+        targets_per_client: maximum number of target photos of each test client.
+        command: command line, stored in the document.
 
     Returns:
-        the results document (``docs/results-format.md``).
+        The results document (``docs/results-format.md``).
 
     Raises:
-        DataError: nothing was trained, or the test clients have too few photos.
+        DataError: no head was trained, or the test clients have too few photos.
     """
     heads, started = run.heads(), time.monotonic()
     delivered = delivered_variant(heads, str(run.folder))
@@ -282,7 +300,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
         "people": _people(seeds, truth, clients),
         "stream": _stream(test, stream),
         "ways": _ways(run, [head for head in heads if head.stem == delivered], targets_per_client),
-        "labelled": _labelled(run, test, stream) if labelled else None,
+        "labelled": None,  # see studies/iciia/labelled.py
         "latency_ms": timings["latency_ms"],
         "overhead": timings["overhead"],
         "bundles": bundles,
@@ -293,7 +311,7 @@ def evaluate_run(run: Run, targets_per_client: int = 33, labelled: bool = False,
 
 
 def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...], targets_per_client: int) -> Trials:
-    """Targets and mixed streams from what the encoder gave while the streams were replayed."""
+    """Build the trials from the features of the replayed streams."""
     test = run.table.of_split("test")
     features = {name: np.stack([answer.feature for answer in answers]) for name, answers in stream.items()}
     targets = choose_targets(test, features, max(lengths), targets_per_client)
@@ -309,7 +327,11 @@ def _trials(run: Run, stream: dict[str, list[Answer]], lengths: tuple[int, ...],
 def _evaluate_heads(
     run: Run, heads: Sequence[Path], trials: Trials, delivered: str
 ) -> tuple[dict[int, Predictions], dict[int, np.ndarray], list[dict[str, Any]]]:
-    """Answers to the targets and to the mixed streams, both by seed, and what each bundle is."""
+    """Evaluate all heads and describe their bundles.
+
+    Returns:
+        Answers to the targets by seed, answers to the mixed streams by seed, and a description of each bundle.
+    """
     seeds: dict[int, Predictions] = {}
     mixed_streams: dict[int, np.ndarray] = {}
     bundles = []
@@ -329,9 +351,10 @@ def _evaluate_heads(
 def _evaluate_head(
     checkpoint: Checkpoint, bundle: Bundle, trials: Trials, delivered: Bundle | None
 ) -> tuple[Predictions, np.ndarray | None]:
-    """Answers of one head to the targets, and of the bundle delivered of it to the mixed streams; kept on disk.
+    """Evaluate a head on the targets; answers are cached on disk.
 
-    Whoever trains the head again with another gate may get the same weights, and another delivery of them.
+    The bundle that is delivered for the head answers the mixed streams. The cache key includes the delivery: training
+    the head again with another gate may give the same weights and another delivery.
     """
     head, delivery = checkpoint.path, json.dumps(checkpoint.card.training.get("delivery"), sort_keys=True)
     digest = hashlib.sha256(f"{checkpoint.identity} {delivery}".encode())
@@ -371,6 +394,7 @@ class PerPerson:
 
     @classmethod
     def of(cls, truth: np.ndarray, clients: Sequence[str]) -> PerPerson:
+        """Group targets by their client."""
         return cls(truth, np.unique(clients, return_inverse=True)[1])
 
     @property
@@ -379,36 +403,39 @@ class PerPerson:
         return np.bincount(self.group)
 
     def gains(self, seeds: Iterable[Predictions], name: str, k: int) -> list[np.ndarray]:
-        """Right answers more than the plain classifier's, (n,) of -1, 0 or 1 for each seed."""
+        """Compare predictions with those of the plain classifier.
+
+        Returns:
+            For each seed (n,): 1 if only this answer is correct, -1 if only the plain one is, otherwise 0.
+        """
         return [(best[name][k] == self.truth) * 1.0 - (best["original"][k] == self.truth) for best in seeds]
 
     def shares(self, values: np.ndarray) -> np.ndarray:
-        """Mean of values (n,) over each person's targets."""
+        """Average values (n,) over each person's targets."""
         means: np.ndarray = np.bincount(self.group, weights=values) / self.sizes
         return means
 
     def sums(self, values: Sequence[np.ndarray]) -> np.ndarray:
-        """The mean over seeds of values (n,), summed over each person's targets."""
+        """Average values (n,) over seeds and sum them over each person's targets."""
         return np.bincount(self.group, weights=np.mean(values, axis=0))
 
     def mean(self, sums: np.ndarray) -> dict[str, Any]:
-        """The mean of sums over each person's targets, with its 95 % interval over people."""
+        """Average sums per person, with the 95 % interval over people."""
         return bootstrap_mean(sums / self.sizes, self.sizes).as_dict()
 
 
 def never_worse(
     seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str], variant: str
 ) -> dict[str, Any]:
-    """What the gate must hold: no loss on mixed and foreign histories, and the gain on one's own kept.
+    """Measure the loss on foreign histories and the gain on own ones.
+
+    The gate must not lose accuracy on mixed and foreign histories, and must keep the gain on the person's own.
 
     Args:
-        seeds: answers of the delivered bundle of each seed.
-        variant: the ungated head that the gain is compared with.
-
-    Returns:
-        ``mixed`` and ``foreign``: paired difference to the plain classifier with all history lengths pooled, none
-        included, and the number of answers; ``kept``: by history length at which the ungated gain's interval lies above
-        zero, the share of it that is delivered. All with 95 % intervals over people.
+        seeds: answers of the delivered bundle, by seed.
+        truth: (n,) class of each target.
+        clients: client of each target.
+        variant: ungated head whose gain is the reference.
     """
     people, lengths = PerPerson.of(truth, clients), sorted(next(iter(seeds.values()))["original"])
 
@@ -431,7 +458,10 @@ def never_worse(
 
 
 def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[str, Any]:
-    """Whole streams of mixed content from an empty history: every photo once per seed, delivered minus original."""
+    """Compare delivered and original answers on streams of mixed content.
+
+    Every photo is answered once per seed, from an empty history.
+    """
     right = np.mean([best == mixed.label for best in answers.values()], axis=0)
     people = PerPerson.of(mixed.label, mixed.client.tolist())
     return {
@@ -443,10 +473,10 @@ def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[st
 
 
 def delivered_variant(heads: Sequence[Path], where: str) -> str:
-    """The variant a device would get: ICIIA-T if the run has it, else another small head; every seed must have it.
+    """Return the variant that devices get: ICIIA-T or another small head.
 
     Raises:
-        DataError: no heads, or no variant that every seed has.
+        DataError: there is no head, or no variant that every seed has.
     """
     by_seed: dict[str, set[str]] = {}
     for head in heads:
@@ -467,9 +497,10 @@ def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
 
 
 def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Mean over seeds, by name and history length: methods, and controls (those that should fail).
+    """Average accuracies over seeds, by name and history length.
 
-    "chance" is what the delivered answers score against the same labels in another order: the floor to read by.
+    Methods and controls are returned separately. The control "chance" is the accuracy of the delivered answers against
+    shuffled labels.
     """
     accuracy: dict[str, dict[str, float]] = {}
     control: dict[str, dict[str, float]] = {}
@@ -487,7 +518,10 @@ def _accuracies(seeds: dict[int, Predictions], truth: np.ndarray) -> tuple[dict[
 
 
 def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
-    """Paired difference to the plain classifier on the same targets: mean, 95 % interval over people, and per seed."""
+    """Compute paired differences to the plain classifier on the same targets.
+
+    Each has its mean, the 95 % interval over people, and the difference of every seed.
+    """
     people = PerPerson.of(truth, clients)
     gains: dict[str, Any] = {}
     for name in sorted({name for best in seeds.values() for name in best} - {"original"}):
@@ -500,7 +534,10 @@ def _gains(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[s
 
 
 def _people(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[str]) -> dict[str, Any]:
-    """Each person's share of right answers behind the longest history, mean over seeds: original and delivered."""
+    """Return the accuracy per person with the longest history.
+
+    The accuracies of the original and the delivered answers are means over seeds.
+    """
     people, longest = PerPerson.of(truth, clients), max(next(iter(seeds.values()))["original"])
     shares = {
         name: people.sums([best[name][longest] == truth for best in seeds.values()]) / people.sizes
@@ -513,7 +550,10 @@ def _people(seeds: dict[int, Predictions], truth: np.ndarray, clients: Sequence[
 
 
 def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, float]:
-    """The replay as its user meets it: every photo of every stream once, history growing from nothing."""
+    """Compute the accuracy over whole streams with a growing history.
+
+    Every photo counts once, as a user of the device sees it.
+    """
     labels = {name: test.label[rows] for name, rows in test.clients()}
     right, plain = [], []
     for name, row in answers.items():
@@ -523,9 +563,14 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
 
 
 def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
-    """Test people answered by the plain classifier, class shares, the head, and both; with the temperature and the
-    exponent that validation people chose. Intervals are over people, of each the mean over seeds. None of heads that
-    were trained before there was this."""
+    """Compare the plain classifier, class shares, the head and both.
+
+    All are evaluated on test people with the temperature and the exponent that validation people chose. Intervals are
+    over people, each with the mean over seeds.
+
+    Returns:
+        The section of the document, or None for heads that were trained before deliveries existed.
+    """
     loaded = [load_checkpoint(path) for path in heads]
     deliveries: list[Any] = [head.card.training.get("delivery") for head in loaded]
     if None in deliveries:
@@ -557,33 +602,11 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
     return {"history": history, "people": len(means["original"]), "chosen": chosen, "rows": rows}
 
 
-def _labelled(run: Run, test: PhotoTable, stream: dict[str, list[Answer]]) -> dict[str, Any]:
-    """Baselines that are given the labels of half of each test client's photos; the device is given none.
-
-    All are judged on the other half; the delivered answers are those of the replayed streams.
-    """
-    backbone = run.backbone()
-    whole = run.bank(backbone)
-    plain, bank = run.plain_classifier(backbone, whole), whole.of_split("test")
-    parts = split_labelled(bank)
-    judged = np.concatenate([rows for _, rows in parts.values()])
-    original = plain(torch.from_numpy(bank.take(judged))).argmax(-1).numpy() == test.label[judged]
-    position = {int(row): (name, i) for name, rows in test.clients() for i, row in enumerate(rows)}
-    answers = [stream[name][i].labels[0] for name, i in (position[int(row)] for row in judged)]
-    delivered = [answer == test.classes[label] for answer, label in zip(answers, test.label[judged], strict=True)]
-    return {
-        "labelled_photos_per_client": float(np.mean([len(rows) for rows, _ in parts.values()])),
-        "original": float(original.mean()),
-        "delivered": float(np.mean(delivered)),
-        "fine_tuning": overall(fine_tuning(bank, plain, parts), parts),
-        "prompt_tuning": overall(prompt_tuning(bank, plain, parts), parts),
-    }
-
-
 def latency(bundle: Bundle, test: PhotoTable, rounds: int = 128) -> dict[str, Any]:
-    """Encoder, head and the whole recogniser on one thread, interleaved in one run, history full.
+    """Measure encoder, head and the whole recogniser on one thread.
 
-    ``whole`` is a photo's bytes to a stored feature: decoding, encoder, history, head and append.
+    The three are interleaved in one run, with a full history. ``whole`` is the time from a photo's bytes to a stored
+    feature: decoding, encoder, history, head and append.
     """
     photos = [test.read(name) for name in test.photo[: min(256, len(test))].tolist()]
     turn = itertools.cycle(photos)
@@ -622,9 +645,10 @@ def _parity(bundle: Bundle) -> dict[str, Any]:
 
 
 def find_example(recognizer: Recognizer, targets: Sequence[Target], length: int = 3) -> dict[str, Any] | None:
-    """A picture like the paper's Fig. 4: a target that the plain classifier gets wrong and its history puts right.
+    """Find the best example of an error that the history corrects (Fig. 4).
 
-    Of all such targets, the one whose right label gains most probability; None if there is none.
+    Among targets that the plain classifier gets wrong and the head gets correct, it is the one whose correct label
+    gains most probability; None if there is none.
     """
     labels, best, gained = recognizer.card.labels, None, 0.0
     for target in targets:

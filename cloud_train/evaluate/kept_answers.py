@@ -1,9 +1,9 @@
-"""Answers of a study's rows, kept in the run: a study that was stopped goes on after the last row of the last seed.
+"""Cache the answers of a study's rows in the run, so that it resumes.
 
-    RUN/seed-S/answers/DIGEST.json    numbers, as shares of right answers, and the trained networks that they are of
+    RUN/seed-S/answers/DIGEST.json    numbers, such as accuracies, and the trained networks that they belong to
 
-An answer counts as long as every file of trained networks that was there when it was given is still the same one, and
-so is the code of TAPER and of its studies.
+A cached answer is valid while all files of trained networks that it was computed with, and the code of TAPER and of its
+studies, are unchanged.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from refocus.edge.taper import Bank
 def kept_numbers(
     run: TaperRun, seed: int, asked: list[Any], answer: Callable[[], dict[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
-    """Arrays by name, computed once from the networks of a seed.
+    """Return arrays by name, computed once from the networks of a seed.
 
     Args:
-        asked: what they depend on besides those networks; as JSON.
+        run: the run with the cache.
+        seed: seed of the networks.
+        asked: values on which the arrays depend besides those networks, as JSON.
+        answer: computes the arrays if they are not cached.
     """
     path = run.folder / f"seed-{seed}" / "answers" / f"{_digest(asked)}.json"
     try:
@@ -50,13 +53,13 @@ def kept_numbers(
 
 
 def _digest(asked: list[Any]) -> str:
-    """Of what is asked, and of the code that answers."""
+    """Hash the cache key together with the code that computes answers."""
     return hashlib.sha256(json.dumps([_code(), asked]).encode()).hexdigest()[:16]
 
 
 @cache
 def _code() -> str:
-    """Digest of the sources of TAPER, in the cloud and on the device, and of its evaluation."""
+    """Hash the sources of TAPER in training, on devices and in evaluation."""
     sources = [str(taper.__file__), __file__, inspect.getfile(Bank)]
     folders = [Path(source).parent for source in sources]
     files = [file for folder in folders for file in sorted(folder.glob("*.py"))]

@@ -1,8 +1,8 @@
-"""Evaluation of heads for photos with several labels (ICIIA section 4.1, the task CelebA): through exported bundles, on
-people who are met nowhere else, with the histories of other people as control.
+"""Evaluate heads for photos with several labels (CelebA in ICIIA, 4.1).
 
-Every person's photos are replayed in order from an empty history by the device's own recogniser. Reported are the mean
-share of right labels, which is the accuracy of the paper's Table 3, and the mean average precision.
+Heads are evaluated through exported bundles on people who are not in any other split, with the histories of other
+people as control. The device's own recogniser replays every person's photos in order from an empty history. The results
+are the mean share of correct labels, which is the accuracy of the paper's Table 3, and the mean average precision.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ TARGET = ("onnxruntime", "fp32")
 
 
 def evaluate_sets(run: Run, photos_per_client: int = 48, command: str = "") -> dict[str, Any]:
-    """Evaluates every trained head of a run, and what is delivered of it, on its test people.
+    """Evaluate all trained heads of a run and the delivered answers.
 
     Args:
-        photos_per_client: of each person, the first ones.
-        command: what was typed, for the document.
+        run: run with trained heads.
+        photos_per_client: number of photos of each person, the first ones.
+        command: command line, stored in the document.
 
     Returns:
-        the results document (``docs/results-format.md``).
+        The results document (``docs/results-format.md``).
 
     Raises:
-        DataError: nothing was trained.
+        DataError: no head was trained.
     """
     heads, started = run.heads(), time.monotonic()
     if not heads:

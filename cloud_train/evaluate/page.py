@@ -1,6 +1,6 @@
-"""How a study's document is shown: its table, its picture, and what is said about it.
+"""Show a study's document as a table, a picture and text.
 
-Each study declares a :class:`StudyPage` beside the code that makes its rows.
+Each study declares a :class:`StudyPage` next to the code that computes its rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CONTENTS = {"foreign_": "foreign history", "mixed_": "mixed history"}
 
 
 def method_name(name: str) -> str:
-    """Readable name of a method or a control of the results document."""
+    """Return the readable name of a method or control of the document."""
     if name == "chance":
         return "chance (labels in another order)"
     prefix = next((prefix for prefix in CONTENTS if name.startswith(prefix)), "")
@@ -51,22 +51,25 @@ def method_name(name: str) -> str:
 
 
 def text(key: str, form: str = "") -> Callable[[Row], str]:
-    """Cells that show a field of the row, in a format of :func:`format`; nothing where it is None."""
+    """Return a column that formats a field of the row.
+
+    The format is one of :func:`format`. The cell is empty if the field is None.
+    """
     return lambda row: "" if row[key] is None else format(row[key], form)
 
 
 def percent(key: str) -> Callable[[Row], str]:
-    """Cells that show a share of the row."""
+    """Return a column that shows a share of the row."""
     return text(key, ".1%")
 
 
 def gain(key: str = "gain") -> Callable[[Row], str]:
-    """Cells that show a difference of the row with its interval."""
+    """Return a column that shows a difference and its interval."""
     return lambda row: short_points(row[key])
 
 
 def short_points(difference: Mapping[str, Any]) -> str:
-    """``+13.9 (+11.9 to +15.8)``, in percentage points."""
+    """Format a difference in points, such as ``+13.9 (+11.9 to +15.8)``."""
     return "{:+.1f} ({:+.1f} to {:+.1f})".format(*(100 * difference[name] for name in ("mean", "low", "high")))
 
 
@@ -74,7 +77,10 @@ VERDICTS = ("the other way round", "no difference seen", "holds")
 
 
 def verdict(order: Row) -> str:
-    """Whether what a paper found is seen: the interval of its difference leaves 0 out."""
+    """Compare an order of a paper with the interval of its difference.
+
+    The order is confirmed or reversed only if the interval does not contain 0.
+    """
     difference = order["difference"]
     if difference["low"] > 0:
         return VERDICTS[2]
@@ -91,27 +97,31 @@ ORDER_COLUMNS: Columns = {
 
 
 def table(columns: Columns, rows: Sequence[Row]) -> Table:
-    """Header and cells of rows."""
+    """Return the header and the cells of rows."""
     return [*columns], [[cell(row) for cell in columns.values()] for row in rows]
 
 
 def judged_people(document: Document) -> str:
-    """The kind of those who are judged: people, or pseudo-people where clients were dealt."""
+    """Return the kind of evaluated clients: people, or pseudo-people.
+
+    They are pseudo-people if photos were dealt to clients.
+    """
     return str(document["data"].get("people", "people"))
 
 
 def data_line(document: Document) -> str:
-    """Where the photos came from."""
+    """Describe the source of the photos."""
     data = document["data"]
     return f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`)"
 
 
 def seeds_line(document: Document) -> str:
+    """Return the seeds of a document as text."""
     return f"seeds {', '.join(map(str, document['seeds']))}"
 
 
 def about_people(document: Document) -> str:
-    """Of studies that are evaluated on unseen people with a history."""
+    """Describe a study that is evaluated on unseen people with a history."""
     data, seconds = document["data"], [row["seconds"] for row in document["rows"] if "seconds" in row]
     time = f", {sum(seconds) / 60:.0f} minutes of one core" if seconds else ""
     return (
@@ -122,7 +132,7 @@ def about_people(document: Document) -> str:
 
 
 def _block(document: Document) -> str:
-    """The block of ICIIA-T and its longest training, where a document states them."""
+    """Describe the block of ICIIA-T, or return "" if a document has none."""
     if "block" not in document:
         return ""
     block, epochs = document["block"], document["recipe"]["epochs"]
@@ -138,14 +148,14 @@ def no_plot(document: Document) -> None:
 
 @dataclass(frozen=True)
 class StudyPage:
-    """What people see of a study.
+    """Presentation of a study.
 
     Attributes:
-        title: of its section.
-        columns: of its table, or what they are of a document.
-        about: what was measured, as :func:`data_line` goes on.
-        plot: PNG of a study that is more than a table, else None.
-        orders: columns of the table of what the papers found, where the document has one.
+        title: title of its section.
+        columns: columns of its table, or a function of the document that returns them.
+        about: describes the measurement; the text continues :func:`data_line`.
+        plot: returns the PNG of a study that is more than a table, otherwise None.
+        orders: columns of the table of the papers' orders, if the document has one.
         plotted: field that the chart shows; a document without it has no chart.
     """
 
@@ -157,7 +167,7 @@ class StudyPage:
     plotted: str = "rows"
 
     def table(self, document: Document) -> Table:
-        """Header and rows as people read them; differences in points."""
+        """Return the header and rows as text; differences are in points."""
         columns = self.columns(document) if callable(self.columns) else self.columns
         return table(columns, document["rows"])
 
@@ -166,17 +176,20 @@ class StudyPage:
         return self.plot is not no_plot and self.plotted in document
 
     def more(self, document: Document) -> Sequence[tuple[str, Table]]:
-        """Additional tables with titles, shown before the table of all rows."""
+        """Return titled tables to show before the table of all rows."""
         return ()
 
 
 def study_document(study: str, command: str, seeds: Sequence[int], **more: Any) -> dict[str, Any]:
-    """A study's results document (``docs/results-format.md``)."""
+    """Build a study's results document (``docs/results-format.md``)."""
     return {"schema_version": STUDY_SCHEMA, "study": study, "command": command, "seeds": list(seeds), **more}
 
 
 def data_of(source: str, photos: PhotoTable, **more: Any) -> dict[str, Any]:
-    """The section ``data`` of a results document: all photos, of a source as it was given."""
+    """Build the section ``data`` of a results document.
+
+    It describes all photos of a source; the source's name is the last part of the given path.
+    """
     return {
         "source": Path(source).name,
         "fingerprint": photos.fingerprint(),
@@ -186,7 +199,7 @@ def data_of(source: str, photos: PhotoTable, **more: Any) -> dict[str, Any]:
 
 
 def new_figure(width: float = 6.5, height: float = 3.6) -> tuple[Any, Any]:
-    """A figure of so many inches, and its one axes."""
+    """Create a figure of a size in inches, and its only axes."""
     from matplotlib.figure import Figure  # no pyplot: no global state, no display
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -197,7 +210,7 @@ def new_figure(width: float = 6.5, height: float = 3.6) -> tuple[Any, Any]:
 
 
 def accuracy_png(figure: Any, axes: Any, x_label: str) -> bytes:
-    """Renders a plot of accuracies as PNG."""
+    """Label a plot of accuracies and return it as PNG."""
     axes.set_xlabel(x_label)
     axes.set_ylabel("accuracy, %")
     axes.legend(fontsize=8, frameon=False)
@@ -205,7 +218,7 @@ def accuracy_png(figure: Any, axes: Any, x_label: str) -> bytes:
 
 
 def png(figure: Any) -> bytes:
-    """A figure as PNG that is the same every time."""
+    """Render a figure as PNG; equal figures give equal bytes."""
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=130, metadata={"Software": None})
     return stream.getvalue()

@@ -1,4 +1,4 @@
-"""What people look at: a summary in the terminal and one self-contained HTML page."""
+"""Print a summary and write a self-contained HTML page of an evaluation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import rich.table
 import typer
 from rich.console import Console
@@ -31,7 +30,6 @@ from refocus.cloud_train.render import render
 from refocus.edge.commands import print_json
 from refocus.edge.files import write_file
 from refocus.edge.pages import data_uri
-from refocus.edge.photos import decode_photo
 
 STUDIES: Mapping[str, StudyPage] = clients.PAGES | bank_replay.PAGES | self_improvement.PAGES
 MOST_PRINTED = 40  # rows of a study whose other tables sum them up; longer ones are for the results page
@@ -49,7 +47,7 @@ WAYS = {"original": "original", "shares": "class shares", "head": "ICIIA", "both
 
 
 def print_summary(results: Document) -> None:
-    """The figures by history length, methods and controls, to standard output."""
+    """Print accuracies by history length, for methods and controls."""
     lengths, methods = list(results["accuracy"]["original"]), len(results["accuracy"])
     shown = rich.table.Table("accuracy by history photos", *lengths, title=_title(results), title_justify="left")
     for number, row in enumerate(accuracy_rows(results)):
@@ -110,10 +108,13 @@ def _print_table(cells: Table, title: str) -> None:
 
 
 def write_report(results: Document, read: ReadPhoto, path: Path, studies: Sequence[Document] = ()) -> None:
-    """One HTML file that needs nothing else: pictures and style are inside.
+    """Write one HTML file that contains all pictures and styles.
 
     Args:
-        studies: documents of a TAPER bank, for a section of their own.
+        results: document of an evaluation.
+        read: reads a photo by name.
+        path: output file.
+        studies: documents of a TAPER bank, for an additional section.
     """
     bundle = next(row for row in results["bundles"] if row["variant"] == results["delivered_variant"])
     page = render(
@@ -137,7 +138,7 @@ def write_report(results: Document, read: ReadPhoto, path: Path, studies: Sequen
 
 
 def accuracy_plot(results: Document) -> bytes:
-    """PNG: each method against history length, its control dashed."""
+    """Plot each method by history length, its control dashed, as PNG."""
     figure, axes = new_figure(7.5, 4.2)
     for name in methods_of(results["accuracy"]):
         row = results["accuracy"][name]
@@ -171,7 +172,7 @@ def accuracy_plot(results: Document) -> bytes:
 
 
 def latency_plot(results: Document) -> bytes:
-    """PNG: p50 and p90 of encoder, head and the whole recogniser."""
+    """Plot p50 and p90 of encoder, head and whole recogniser as PNG."""
     figure, axes = new_figure(6.0, 1.9)
     names = list(results["latency_ms"])
     p50 = [results["latency_ms"][name]["p50"] for name in names]
@@ -184,47 +185,17 @@ def latency_plot(results: Document) -> bytes:
     return png(figure)
 
 
-def example_plot(example: Document, read: ReadPhoto) -> bytes:
-    """PNG like the paper's Fig. 4: the history with its weights, the target, the answer before and after."""
-    from matplotlib.figure import Figure
-
-    photos = [*example["history"], example["photo"]]
-    figure = Figure(figsize=(10.5, 2.1), layout="constrained")
-    places = figure.subplots(1, len(photos) + 2, width_ratios=[1] * len(photos) + [2.4, 2.4])
-    for axes, name, weight in zip(places, photos, example["attention"], strict=False):
-        axes.imshow(np.asarray(decode_photo(read(name), name)), interpolation="nearest")
-        kind = "to recognise" if name == example["photo"] else "history"
-        axes.set_title(f"{kind}\nweight {weight:.2f}", fontsize=9)
-    titles = ("before: the photo alone", "after: with its history")
-    for axes, title, ranked in zip(places[-2:], titles, (example["before"], example["after"]), strict=True):
-        axes.set_title(title, fontsize=9, loc="left")
-        for row, (label, probability) in enumerate(ranked):
-            right = label == example["label"]
-            axes.text(
-                0,
-                0.72 - 0.3 * row,
-                f"{probability:4.0%}  {label}",
-                fontsize=9.5,
-                transform=axes.transAxes,
-                color="#15803d" if right else "#111827",
-                fontweight="bold" if right else None,
-            )
-    for axes in places:
-        axes.set_axis_off()
-    return png(figure)
-
-
 def _image(content: bytes) -> str:
     return data_uri(content, "image/png")
 
 
 def methods_of(rows: Mapping[str, Any]) -> list[str]:
-    """The methods of a document, the known ones first, in their usual order."""
+    """Return the methods of a document, the known ones first in fixed order."""
     return [name for name in NAMES if name in rows] + sorted(set(rows) - set(NAMES))
 
 
 def accuracy_rows(results: Document) -> list[list[str]]:
-    """Methods, then controls, each with its accuracy by history length."""
+    """Return the accuracy of methods, then controls, by history length."""
     accuracy, control = results["accuracy"], results["control"]
     rows = [(name, accuracy[name]) for name in methods_of(accuracy)] + [*control.items()]
     return [[method_name(name), *(f"{row[k]:.1%}" for k in accuracy["original"])] for name, row in rows]
@@ -239,7 +210,7 @@ def _title(results: Document) -> str:
 
 
 def kept_text(results: Document) -> str:
-    """The share of the ungated gain that the gate delivers, where studies ask for it."""
+    """Format the share of the ungated gain that the gate keeps."""
     kept = results["never_worse"]["kept"]
     rows = [(k, kept[k]) for k in ("3", "15") if k in kept] or list(kept.items())[-1:]
     shares = (f"{r['mean']:.0%} at {k} history photos ({r['low']:.0%} to {r['high']:.0%})" for k, r in rows)
@@ -247,6 +218,6 @@ def kept_text(results: Document) -> str:
 
 
 def points(gain: Mapping[str, Any], digits: int = 1) -> str:
-    """A gain with its interval, in percentage points."""
+    """Format a gain and its interval in percentage points."""
     mean, low, high = (f"{100 * gain[name]:+.{digits}f}" for name in ("mean", "low", "high"))
     return f"{mean} points (95 % interval {low} to {high})"

@@ -1,9 +1,10 @@
-"""Self-improvement on streams of owners (TAPER section 5.2 and Fig. 3), through exported banks and the device's code.
+"""Evaluate self-improvement on streams of owners (TAPER 5.2 and Fig. 3).
 
-An owner meets the classes of one task. Batches of their photos teach; the rest of their photos judge the model that
-serves after each batch: a network for the classes found, and the generic network with the shares of these classes
-added to its logits, which says how much the network adds; an owner gets the one that the bank's card names. Control:
-owners who meet all classes alike, for whom nothing may get worse.
+Exported banks and the device's own code are used. An owner meets the classes of one task. Batches of their photos
+teach; on the rest of their photos the model is evaluated that serves after each batch: a network for the detected
+classes, and the generic network with the shares of these classes added to its logits. The difference is the gain of the
+network; an owner gets the model that the bank's card names. Control: owners who meet all classes equally, for whom the
+accuracy must not fall.
 
 Notation: K owners, S steps.
 """
@@ -37,7 +38,7 @@ _SEED, _TRIES = 2, 1000
 
 
 def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners: int = OWNERS) -> dict[str, Any]:
-    """Accuracy of the generic model and of what serves, after each batch."""
+    """Evaluate the generic and the serving model after each batch."""
     by_content = {content: [_of_seed(run, seed, content, owners) for seed in seeds] for content in ("own", "mixed")}
     rows = [
         {
@@ -62,12 +63,14 @@ def study_improvement(run: TaperRun, seeds: Sequence[int], command: str, owners:
 
 @dataclass(frozen=True)
 class _Owners:
-    """Shares of right answers (K, S + 1), before the first batch, which are those of the generic model, and after each.
+    """Accuracy per owner before the first batch and after each, (K, S + 1).
+
+    The first column is the accuracy of the generic model.
 
     Attributes:
-        networks: of networks for the classes found.
-        shares: of the generic network with class shares alone.
-        by: which of these the bank's owners get.
+        networks: with networks for the detected classes.
+        shares: with the generic network and class shares alone.
+        by: the model that the bank's owners get.
     """
 
     networks: np.ndarray
@@ -76,20 +79,20 @@ class _Owners:
 
     @property
     def served(self) -> np.ndarray:
-        """Of what the bank's owners get."""
+        """Accuracy (K, S + 1) with the model that the bank's owners get."""
         as_it_is = np.repeat(self.shares[:, :1], self.shares.shape[1], axis=1)
         return {"networks": self.networks, "shares": self.shares, "generic": as_it_is}[self.by]
 
 
 def _of_seed(run: TaperRun, seed: int, content: str, owners: int) -> _Owners:
-    """Owners of one seed, whose minutes of work are kept in the run."""
+    """Evaluate the owners of one seed; the results are cached in the run."""
     bank, asked = Bank.open(run.bank(seed).folder), ["owners", content, owners, BATCH, STEPS, JUDGED]
     right = kept_numbers(run, seed, asked, lambda: _right_of(run, bank, content, owners))
     return _Owners(right["networks"], right["shares"], bank.card.self_improvement)
 
 
 def _right_of(run: TaperRun, bank: Bank, content: str, owners: int) -> dict[str, np.ndarray]:
-    """Shares of right answers (K, S + 1) by networks and by class shares alone."""
+    """Compute the accuracy (K, S + 1) by networks and by class shares alone."""
     table = run.table.of_split("test")
     index, around, rng = TaskPhotos(table.label, np.zeros(len(table), int)), run.around(), np.random.default_rng(_SEED)
     right: dict[str, np.ndarray] = {by: np.zeros((owners, STEPS + 1)) for by in WAYS}
@@ -116,10 +119,12 @@ def _right_of(run: TaperRun, bank: Bank, content: str, owners: int) -> dict[str,
 
 
 def _photos(index: TaskPhotos, around: Around, rng: np.random.Generator) -> np.ndarray:
-    """Rows of a task that has photos enough, of any domain: the bank is told none.
+    """Draw the rows of a task that has enough photos.
+
+    The task is of any domain; the bank is not informed of the domain.
 
     Raises:
-        DataError: no task of many has.
+        DataError: no task among many draws has enough photos.
     """
     most = 0
     for _ in range(_TRIES):
@@ -151,6 +156,7 @@ def _paired(differences: Iterable[np.ndarray]) -> dict[str, float]:
 
 
 def about_owners(document: page.Document) -> str:
+    """Describe the data and the conditions of a document about owners."""
     data = document["data"]
     return (
         f"{data['classes']} classes; {data['owners']} owners, batches of {document['batch']}"
@@ -162,19 +168,25 @@ def about_owners(document: page.Document) -> str:
 
 
 def _serving(document: page.Document) -> str:
-    """One sentence on the models that owners get, by the card of each seed's bank; "" in earlier documents."""
+    """Describe the models that owners get by the card of each seed's bank.
+
+    It returns "" for earlier documents, which do not state them.
+    """
     serves = document.get("serves", [])
     said = ", ".join(f"{serves.count(by)} {_SERVED[by]}" for by in dict.fromkeys(serves))
     return f" By the validation photos of each seed's bank, owners get: {said}." if serves else ""
 
 
 def _by_networks(row: page.Row) -> float:
-    """Accuracy of networks for the classes found, which is what served in documents without a word on it."""
+    """Return the accuracy with networks for the detected classes.
+
+    Documents without this field were served by networks.
+    """
     return float(row.get("networks", row["served"]))
 
 
 def improvement_plot(document: page.Document) -> bytes:
-    """PNG like Fig. 3."""
+    """Plot accuracy by unlabelled photos, like Fig. 3, as PNG."""
     figure, axes = page.new_figure()
     for name, what, style in (("own", "photos of one task", "o-"), ("mixed", "photos of all classes", "s--")):
         rows = [row for row in document["rows"] if row["name"] == name]

@@ -81,8 +81,3 @@ def counts(client: Client, found: dict[str, np.ndarray]) -> dict[str, Any]:
 def packed_bits(bits: np.ndarray) -> str:
     """(R,) booleans as hexadecimal digits, four photos in each, the first photo in the highest bit."""
     return np.packbits(bits).tobytes().hex()
-
-
-def unpacked_bits(text: str, count: int) -> np.ndarray:
-    """The reverse of :func:`packed_bits`."""
-    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)

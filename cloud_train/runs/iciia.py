@@ -46,7 +46,6 @@ from refocus.cloud_train.backbones.pretrain import (
     EncoderRecipe,
     train_encoder,
 )
-from refocus.cloud_train.backbones.published import Encoder
 from refocus.cloud_train.data import glyphs, moving_glyphs
 from refocus.cloud_train.data.partitions import DEALT, by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.sources import load_source
@@ -696,9 +695,3 @@ def load_backbone(config: RunConfig) -> Backbone:
         return over_frames(backbone, config.frames, config.pooling) if config.frames else backbone
     except ValueError as error:
         raise UsageError(f"mean or std: {error}") from None
-
-
-def published_backbone(made: Encoder, source: str) -> Backbone:
-    """An encoder with its published weights, which are in the folder ``SOURCE/weights``."""
-    weights = str(Path(source) / "weights" / f"{made.weights}.safetensors")
-    return load_backbone(RunConfig(DataConfig(), made.backbone, weights, dict(made.arguments), made.mean, made.mean))

@@ -1,4 +1,4 @@
-"""Training as functions of settings: what ``refocus train`` runs.
+"""Training functions of settings, which ``refocus train`` calls.
 
 A settings object holds everything that a run depends on. Its method ``named`` starts from a recipe, as ``--recipe``
 does: ``IciiaSettings.named("paper", {"data": {"source": "photos.zip"}})``. :mod:`refocus.cloud_train.settings` reads
@@ -25,11 +25,11 @@ __all__ = [
     "train_prompt",
     "train_taper",
 ]
-_FOLDERS = {"federated": "clients", "prompt": "clients"}  # others have a module of their own name
+_FOLDERS = {"federated": "clients", "prompt": "clients"}  # others have a module of the same name
 
 
 def __getattr__(name: str) -> Any:
-    """Import a trainer when it is asked for: one method loads nothing of the others."""
+    """Import a trainer on first use, so that methods load separately."""
     if name not in __all__:
         raise AttributeError(f"module {__name__} has no attribute {name}")
     method = name.removeprefix("train_").removesuffix("Settings").lower()

@@ -1,4 +1,7 @@
-"""``refocus train federated`` and ``refocus train prompt`` as functions: clients or groups with photos of their own."""
+"""Training of clients or groups that have their own photos.
+
+The functions are those of ``refocus train federated`` and ``refocus train prompt``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,15 @@ Settings = TypeVar("Settings", bound=FederatedConfig)
 
 
 def equal_steps(rounds: int, steps: int = 20, batch: int = 16) -> RoundsRecipe:
-    """The same number of gradient steps in a round for every method; the best of every third round is kept."""
+    """Return a recipe with equal gradient steps per round for every method.
+
+    Every third round is evaluated and the best is kept.
+
+    Args:
+        rounds: number of rounds T.
+        steps: gradient steps per client and round.
+        batch: batch size.
+    """
     base = RoundsRecipe(rounds=rounds, steps=steps, watch=3, keep="best")
     alike = {name: replace(getattr(base, name), batch=batch) for name in ("full", "parts", "features")}
     return replace(base, **alike)
@@ -32,12 +43,14 @@ def equal_steps(rounds: int, steps: int = 20, batch: int = 16) -> RoundsRecipe:
 
 @dataclass(frozen=True)
 class FederatedSettings(FederatedConfig, OfRecipes):
-    """Everything that a federated run depends on. The defaults are the recipe ``default`` for glyphs.
+    """Everything that a federated run depends on.
+
+    The defaults are the recipe ``default`` for glyphs.
 
     Attributes:
-        methods: by name; empty: all that the network allows. local and fedavg always come along.
-        deliver_whole: also write clients' files where each is a whole network.
-        seeds: every method is trained with each.
+        methods: names of methods; empty: all that the network allows. local and fedavg are always added.
+        deliver_whole: also write the files of clients that are whole networks.
+        seeds: random seeds; every method is trained with each.
     """
 
     rates: tuple[Positive, ...] = (0.05, 0.1)
@@ -49,13 +62,15 @@ class FederatedSettings(FederatedConfig, OfRecipes):
 
 @dataclass(frozen=True)
 class PromptSettings(FederatedConfig, OfRecipes):
-    """Everything that prompts for each domain or group depend on. The defaults are the recipe ``default``.
+    """Everything that prompts for each domain or group depend on.
+
+    The defaults are the recipe ``default``.
 
     Attributes:
-        partition: who gets prompts: each "domain", or "natural": each client.
-        clients: of glyphs, how many people there are.
-        photos_per_client: of a domain or client, at most.
-        seeds: prompts are trained with each.
+        partition: "domain": each domain gets prompts; "natural": each client does.
+        clients: number of people, for glyphs.
+        photos_per_client: maximum number of photos of a domain or client.
+        seeds: random seeds; prompts are trained with each.
     """
 
     partition: Literal["domain", "natural"] = "domain"
@@ -67,12 +82,12 @@ class PromptSettings(FederatedConfig, OfRecipes):
 
 
 def _on_their_network(settings: Settings, given: Mapping[str, Any]) -> Settings:
-    """Without the arguments of the small network here, where another one is asked for."""
+    """Drop the arguments of the default network if another is chosen."""
     return replace(settings, arguments={}) if "backbone" in given else settings
 
 
 def _federated(given: Mapping[str, Any]) -> FederatedSettings:
-    """Equal budgets: 20 steps of 16 photos in a round, whatever the method."""
+    """Return settings with 20 steps of 16 photos per round for all methods."""
     settings = FederatedSettings()
     if not of_glyphs(given):
         recipe, part, feature = equal_steps(10), (0.1, 0.25), (0.001, 0.003)
@@ -81,8 +96,11 @@ def _federated(given: Mapping[str, Any]) -> FederatedSettings:
 
 
 def _federated_paper(given: Mapping[str, Any]) -> FederatedSettings:
-    """pFedPG section 4.1.3 for parts on a frozen body and for its server, FedPerfix section 4.1 for whole networks, and
-    FedCLIP's range of rates."""
+    """Return the settings of the papers.
+
+    They are those of pFedPG section 4.1.3 for parts on a frozen body and for its server, of FedPerfix section 4.1 for
+    whole networks, and FedCLIP's range of rates.
+    """
     base = RoundsRecipe()
     full = replace(base.full, epochs=10, learning_rate=0.01)
     recipe = replace(base, rounds=100, full=full, parts=replace(base.parts, epochs=5))
@@ -94,8 +112,11 @@ def _federated_paper(given: Mapping[str, Any]) -> FederatedSettings:
 
 
 def _prompts_paper(given: Mapping[str, Any]) -> PromptSettings:
-    """Jia et al., "Visual Prompt Tuning", ECCV 2022, appendix A: 100 epochs, and the lower half of its range of rates,
-    which it states for 256 photos a step; here a step has 64."""
+    """Return the settings of the paper on prompts.
+
+    Jia et al., "Visual Prompt Tuning", ECCV 2022, appendix A: 100 epochs, and the lower half of its range of rates. The
+    paper states them for 256 photos per step; here a step has 64.
+    """
     rates = tuple(rate * 64 / 256 for rate in (0.05, 0.1, 0.25, 0.5, 1.0, 2.5))
     return _on_their_network(PromptSettings(recipe=prompts_recipe(100, 10), part_rates=rates), given)
 
@@ -112,11 +133,11 @@ class TrainedClients:
     """Result of :func:`train_federated` and :func:`train_prompt`.
 
     Attributes:
-        run: the run, whose results :mod:`refocus.cloud_train.evaluate.clients` reads.
+        run: run whose results :mod:`refocus.cloud_train.evaluate.clients` reads.
         methods: names of the trained methods, the baselines first.
         baselines: methods that every other one is compared with.
-        seeds: of the trainings.
-        checkpoints: of the first seed; each has its clients' files in ``clients/`` next to it.
+        seeds: seeds of the trainings.
+        checkpoints: checkpoints of the first seed; each has its clients' files in ``clients/`` next to it.
     """
 
     run: FederatedRun
@@ -127,14 +148,15 @@ class TrainedClients:
 
 
 def train_federated(settings: FederatedSettings, out: Path) -> TrainedClients:
-    """Train clients together by one method or many.
+    """Train clients together by one or several methods.
 
     Args:
-        out: folder of the run; it gets ``run.toml``, which repeats it.
+        settings: settings of the run.
+        out: folder of the run; it gets ``run.toml``, which repeats the run.
 
     Raises:
-        UsageError, DataError: the settings or the photos do not allow it; nothing is left that refuses the corrected
-            call.
+        UsageError: the settings do not allow it; the call can be repeated with the same folder.
+        DataError: the photos do not allow it; the call can be repeated likewise.
     """
     settings = checked(settings)
     fitting = [name for name, method in METHODS.items() if allows_towers(settings) or not method.tower]
@@ -143,9 +165,9 @@ def train_federated(settings: FederatedSettings, out: Path) -> TrainedClients:
 
 
 def train_prompt(settings: PromptSettings, out: Path) -> TrainedClients:
-    """Train prompts and a classifier for each domain or group of people, on one frozen vision transformer.
+    """Train prompts and a classifier for each domain or group of people.
 
-    Args and Raises: see :func:`train_federated`.
+    The vision transformer is frozen and shared. Arguments and errors are those of :func:`train_federated`.
     """
     return _train(checked(settings), out, ("head", "singleset-vpt", "singleset-vpt-d"), ("local",))
 
@@ -157,7 +179,7 @@ def _train(
     baselines: Sequence[str],
     whole: bool = False,
 ) -> TrainedClients:
-    """Train every method with every seed, and write what the first seed's models are exported from."""
+    """Train every method with every seed; write the first seed's models."""
     with starting(out):
         run = FederatedRun(out, part_of(settings, FederatedConfig))
         note_settings(out, settings)

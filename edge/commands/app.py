@@ -104,10 +104,10 @@ def callable_of(group: typer.Typer) -> Any:
     for option in whole.params:
         if option.name == "quiet":
             _add_to_all(whole, option)
-    for group in whole.commands.values():
-        for option in group.params if hasattr(group, "commands") else ():
+    for below in whole.commands.values():
+        for option in below.params if hasattr(below, "commands") else ():
             if option.callback is not None:  # which does its work
-                _add_to_all(group, option)
+                _add_to_all(below, option)
     return whole
 
 

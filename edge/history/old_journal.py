@@ -1,8 +1,8 @@
-"""Read the append journal that development versions of 0.2 left beside a profile.
+"""Read the append journal of a profile of a 0.2 development version.
 
 Those versions stored photos in ``NAME.journal`` first, and counted its records in 44 bytes of the lock file
-(docs/formats/profile.md, "Journal"). Opening a profile moves what is left there to the database. Nothing writes a
-journal any more. Its content is not trusted: sizes are bounded and every record has a checksum.
+(docs/formats/profile.md, "Journal"). Opening a profile moves the records to the database. This version writes no
+journal. Its content is not trusted: sizes are bounded and every record has a checksum.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import NamedTuple
 from refocus.edge.history import likely_classes, rows, schema
 from refocus.edge.history.eviction import POLICIES, Bounds
 
-_MOST = 128 << 20  # bytes that are read; writers began no record behind 4 MB
-_MOST_MARKS = 256  # that are looked at; writers kept it to 33 records
+_MOST = 128 << 20  # maximum bytes to read; writers began no record after 4 MB
+_MOST_MARKS = 256  # maximum marks to check; writers kept at most 33 records
 _LATEST = 1 << 43  # milliseconds since 1970
 _MARK = b"RfJ1"
 _FRAME = struct.Struct("<4sII")  # mark, bytes of the content, their CRC-32
@@ -32,7 +32,7 @@ _FOLDED = "journal"  # name of the row of ``about`` that has the serial of the l
 
 
 class Record(NamedTuple):
-    """One photo, with the bounds of the history that stored it."""
+    """Record of a photo, with the bounds of the history that stored it."""
 
     serial: int
     stored: int
@@ -53,7 +53,7 @@ class Left(NamedTuple):
     """Content of a journal and its state.
 
     Attributes:
-        content: bytes that count.
+        content: bytes that may hold records.
         state: serials of the last record in the database and of the last record; None if the state is lost.
     """
 
@@ -65,7 +65,7 @@ def look(path: Path, lock: int | None) -> Left | None:
     """Return the journal of a profile; None if there is nothing to fold.
 
     Args:
-        path: the profile.
+        path: file of the profile.
         lock: descriptor of its lock file; None if there is no such file.
     """
     raw = os.pread(lock, _STATE.size, _STATE_AT) if lock is not None else b""
@@ -83,10 +83,12 @@ def look(path: Path, lock: int | None) -> Left | None:
 
 
 def fold(database: sqlite3.Connection, left: Left) -> int:
-    """Store the photos of a journal in the caller's transaction, each once, as its writer would have stored it.
+    """Store the photos of a journal in the caller's transaction.
+
+    Each is stored once, as its writer would have stored it.
 
     Returns:
-        photos that were in the journal and are lost.
+        Number of photos that were in the journal and are lost.
     """
     whole, gaps = _records(left.content)
     folded, last = left.state or (0, 0)
@@ -102,7 +104,7 @@ def fold(database: sqlite3.Connection, left: Left) -> int:
 
 
 def _folded(database: sqlite3.Connection) -> int:
-    """Return the serial of the last record that is in the database; 0 where none is known."""
+    """Return the serial of the last record in the database; 0 if unknown."""
     if not schema.is_sealed(database):
         return 0
     row = database.execute("select name, value, seal from about where name = ?", (_FOLDED,)).fetchone()
@@ -121,7 +123,10 @@ def _store(database: sqlite3.Connection, record: Record) -> None:
 
 
 def forget(path: Path, lock: int) -> None:
-    """Overwrite and delete a journal whose photos are in the database or erased, and delete its state."""
+    """Overwrite and delete a journal, and delete its state.
+
+    Its photos are in the database or erased.
+    """
     with contextlib.suppress(OSError), _opened(_beside(path), os.O_RDWR) as file:
         os.pwrite(file, bytes(min(os.fstat(file).st_size, _MOST)), 0)
         os.fsync(file)
@@ -147,7 +152,10 @@ def _opened(path: Path, how: int = os.O_RDONLY) -> Iterator[int]:
 
 
 def _records(content: bytes) -> tuple[list[Record], int]:
-    """Return the whole records in order, and the number of stretches between or before them that are none."""
+    """Return the complete records in order, and the number of gaps.
+
+    A gap is damaged content before a record.
+    """
     found: list[Record] = []
     at, gaps, inside = 0, 0, False
     for _ in range(_MOST_MARKS):
@@ -170,7 +178,8 @@ def _decoded(content: bytes) -> Record:
     """Return the record that a frame holds.
 
     Raises:
-        ValueError, struct.error: it is none, or the database cannot hold it.
+        ValueError: it is not a record, or the database cannot hold it.
+        struct.error: it is shorter than a record.
     """
     fields = _CONTENT.unpack_from(content)
     parts, at = [], _CONTENT.size

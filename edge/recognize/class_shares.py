@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 MOST_TOP, MOST_HYPOTHESES, MOST_CAPACITY = 256, 16, 1 << 20  # bounds of what a bundle may ask of a device
 _TINY = float(np.finfo(np.float32).tiny)
-_BLOCK = 512  # photos whose E-steps are computed together
 _SUMS = "counts", "spread", "photos", "evidence"
 _RESCALE = 40.0  # halvings after which decayed counts are brought back to scale
 
@@ -344,13 +343,6 @@ class ClassShares:
         age = self._time - 1 - self._born[slot]
         self._evidence -= np.exp2(-age * self._evidence_fading) * self._predicted[slot]
         self._owned[slot] = self._others[slot] = self._predicted[slot] = 0.0
-
-    def settle(self, sweeps: int = 1) -> None:
-        """Repeats the E-step of every photo, so often; O(n k) each. Not needed photo by photo, see ``revisit``."""
-        for _ in range(sweeps):
-            for start in range(0, self._used, _BLOCK):
-                slots = np.arange(start, min(start + _BLOCK, self._used))
-                self._count(slots[self._live[slots]])
 
     # ---- what it says
 

@@ -1,1 +1,4 @@
-"""A simulated fleet: device processes on photos of drawn letters, through two releases."""
+"""Simulated fleet of devices that recognise drawn letters.
+
+It goes through two releases.
+"""

@@ -1,4 +1,4 @@
-"""``python -m examples.fleet --out DIR``, from the root of a checkout."""
+"""Run ``python -m examples.fleet --out DIR`` from the root of a checkout."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from refocus.edge.errors import RefocusError
 
 
 def main() -> int:
+    """Run the command line and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.fleet", description="Four retrainings for a fleet of simulated devices."
     )

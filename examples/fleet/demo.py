@@ -1,7 +1,8 @@
-"""Two releases for a fleet of devices, one that the gates stop, one that the fleet stops.
+"""Demonstration of retrainings and releases for a fleet of devices.
 
-Everything is real but the people: the pipeline trains, judges, exports and signs; the repository is served over
-loopback HTTP; every device is a process of its own that recognises its owner's letters all the while.
+Two releases reach all devices, the gates stop a third candidate, and the fleet stops a fourth. Everything except the
+people is real: the pipeline trains, evaluates, exports and signs; the repository is served over loopback HTTP; every
+device is a separate process that recognises its owner's letters throughout.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from refocus.export.program import Card, save_checkpoint
 
 CLASS = "phone"
 EVERYWHERE, SOUTH = ("latin", "greek", "cyrillic"), ("latin", "greek")
-# A small residual network: what looks at letters learns them in half a minute.
+# A small residual network, which learns the letters in half a minute.
 BACKBONE = "resnet10t"
 ARGUMENTS: dict[str, Any] = {"channels": [32, 64, 128, 256], "stem_width": 16}
 ENCODER = EncoderRecipe(epochs=8)
-# A fleet of twenty cannot say much: one device is 5 % of it. So the rule is asked with other numbers than for a real
-# one (2 % of 50 devices or more, 97 % sure): it stops where it is 80 % sure that more than a fifth did not keep it. As
-# shares of so few are coarse, 0.6 stops 13 % of the releases that just a fifth do not keep.
+# A fleet of twenty gives little evidence: one device is 5 % of it. So the rule has other numbers than for a real fleet
+# (2 % of 50 devices or more, 97 % sure): it stops a release if it is 80 % sure that more than a fifth did not keep it.
+# Shares of few devices are coarse: 0.6 stops 13 % of the releases that exactly a fifth do not keep.
 RULE = StopRule(returned=0.2, devices=7, confidence=1.28, false_stops=0.6)
 FIRST, THEN = 40, (70.0, 100.0)
 
-# Judges have 32 photos each, and one is 3 %: noticeable are 10 %, or chance alone would stop most releases.
+# Gate people have 32 photos each and one photo is 3 %: with less than 10 %, chance would stop most releases.
 SETTINGS = """\
 name = "letters"
 
@@ -94,15 +95,17 @@ percent = {percent}
 
 @dataclass(frozen=True)
 class Scale:
-    """How large the demonstration is.
+    """Size of the demonstration.
 
     Attributes:
-        foundation: people who teach the encoder, and nothing else.
-        train: people who teach each head: the first ones of spring, these and more in summer, few others in autumn, and
-            other people still in winter. A head that thirty have taught is worse than none, and the gates stop it.
-        others: people by split who do not teach; the same in spring, summer and autumn.
-        photos: of each person.
-        owners: of devices, by script.
+        foundation: number of people whose photos train the encoder only.
+        train: number of people whose photos train the head of each season: the first people in spring, these and more
+            in summer, a few others in autumn, and different people in winter. A head trained on thirty people is worse
+            than none, and the gates stop it.
+        others: number of people by further split; the same people in spring, summer and autumn.
+        photos: number of photos per person.
+        owners: number of device owners by script.
+        pace: seconds between photos and between update checks.
     """
 
     foundation: int = 120
@@ -114,14 +117,15 @@ class Scale:
 
 
 def run_demo(out: Path, scale: Scale | None = None) -> Story:
-    """Runs it all and writes ``report.html``.
+    """Run the demonstration and write ``report.html``.
 
     Args:
-        out: an empty folder.
+        out: output folder; must be empty or new.
+        scale: size of the demonstration; default: the full size.
 
     Raises:
-        UsageError: it is not empty.
-        ReleaseError: spring or summer brought no release.
+        UsageError: the folder is not empty.
+        ReleaseError: the gates stopped the release of spring or summer.
     """
     if out.exists() and any(out.iterdir()):
         raise UsageError(f"--out {out} is not empty; remove it or choose another folder")
@@ -130,7 +134,7 @@ def run_demo(out: Path, scale: Scale | None = None) -> Story:
 
 
 class Demo:
-    """One demonstration, in a folder of its own."""
+    """Demonstration in a folder."""
 
     def __init__(self, out: Path, scale: Scale) -> None:
         self.out, self.scale, self.began = out, scale, time.time()
@@ -138,7 +142,7 @@ class Demo:
         self.candidates: list[ReleaseStory] = []
 
     def run(self) -> Story:
-        """The four retrainings and the fleet."""
+        """Run the four retrainings and the fleet; return the story."""
         spring, summer, autumn, winter = collections(self.scale)
         self._say("Before anything: an encoder, taught once by people who take no further part")
         self._teach_encoder()
@@ -164,7 +168,7 @@ class Demo:
                 )
                 if self._retrain(winter, "people who write no Cyrillic letters, judged by such people", FIRST).passed:
                     self._roll_out(fleet, server, THEN)
-                time.sleep(5 * self.scale.pace.photo_s)  # a last look at what serves
+                time.sleep(5 * self.scale.pace.photo_s)  # the devices check for updates once more
         finally:
             server.close()
         story = story_of(fleet, self.repository.channel(CLASS), self.candidates, self.began, time.time())
@@ -181,7 +185,10 @@ class Demo:
         save_checkpoint(self.out / "encoder.safetensors", network.state_dict(), card)
 
     def _owners(self) -> list[Owner]:
-        """Of five owners, one says nothing about photos, and another lets nothing be told."""
+        """Return the owners of devices.
+
+        One owner in five labels no photos, and another one in five sends no counts.
+        """
         people = [person for script, count in self.scale.owners.items() for person in writers([script], count, 70_000)]
         return [Owner(person, labels=number % 5 != 1, tells=number % 5 != 3) for number, person in enumerate(people)]
 
@@ -222,7 +229,10 @@ class Demo:
 
 
 def evaluated(work: Path) -> str:
-    """Accuracy of a retraining on the evaluation people, mean and worst tenth, as one sentence."""
+    """Return a sentence with the accuracy of a retraining.
+
+    It is the mean and the worst tenth of the evaluation people.
+    """
     found = read_state(work, "evaluate")
     if "candidate" not in found:
         return "not judged: it does not compute what PyTorch computes"
@@ -232,9 +242,9 @@ def evaluated(work: Path) -> str:
 
 
 def collections(scale: Scale) -> tuple[Collection, Collection, Collection, Collection]:
-    """The photos that arrive in a year.
+    """Return the collections of photos of the four seasons.
 
-    In spring, summer and autumn the same people judge; nobody who judges ever taught a release.
+    In spring, summer and autumn the same people evaluate; none of them is in the training photos of a release.
     """
     judges = _people(EVERYWHERE, scale.others, 10_000)
     taught = writers(EVERYWHERE, scale.train[1], 20_000)
@@ -250,6 +260,6 @@ def collections(scale: Scale) -> tuple[Collection, Collection, Collection, Colle
 
 
 def _people(scripts: Sequence[str], sizes: dict[str, int], first: int) -> dict[str, list[int]]:
-    """So many people for each split, nobody twice."""
+    """Return different people for each split, of the given numbers."""
     everybody = iter(writers(scripts, sum(sizes.values()), first))
     return {split: [next(everybody) for _ in range(size)] for split, size in sizes.items()}

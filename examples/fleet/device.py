@@ -1,9 +1,9 @@
-"""One simulated device, as a process of its own: ``python examples/fleet/device.py FOLDER``.
+"""Simulated device: ``python examples/fleet/device.py FOLDER``.
 
-It is what an app is: one thread recognises its owner's photos with :class:`refocus.edge.update.serving.Serving`,
-    another looks for releases with :class:`refocus.edge.update.agent.UpdateAgent`. Nothing in it knows that it is
-    simulated but the pace, and the two files in which it says what happened, so that a report can be drawn. Imports
-    nothing heavier than `edge`.
+The process does what an app does: one thread recognises its owner's photos with
+:class:`refocus.edge.update.serving.Serving`, another checks for releases with
+:class:`refocus.edge.update.agent.UpdateAgent`. Only the pace and the two log files for the report are particular to the
+simulation. The module imports nothing heavier than `edge`.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ PLAN, ANSWERS, NEWS = "device.json", "answers.jsonl", "news.jsonl"
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a simulated device does.
+    """Plan of a simulated device.
 
     Attributes:
-        photos: the owner's photos, in the order they take them; after the last, the first again.
-        labels: what the owner says about each photo; empty: this owner says nothing.
-        tells: URL to which the device sends its counts, since its owner agreed to that; "": they did not.
-        photo_s, look_s: seconds between two photos, and between two looks for a release.
+        photos: paths of the owner's photos in order; after the last, the first follows again.
+        labels: the owner's label of each photo; empty: the owner labels none.
+        tells: URL to which the device sends its counts with the owner's consent; "": there is no consent.
+        photo_s: seconds between two photos.
+        look_s: seconds between two checks for a release.
     """
 
     photos: tuple[str, ...]
@@ -57,13 +58,15 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """One photo, answered or not.
+    """Answer to a photo, or an error.
 
     Attributes:
         at: seconds since 1970.
-        photo: its place among the owner's photos.
-        release: that served.
-        label: the best one; "" where an error stands.
+        photo: index of the photo among the owner's.
+        release: number of the release that answered.
+        label: most likely label; "" with an error.
+        ms: duration in milliseconds.
+        error: message of the error; "" without one.
     """
 
     at: float
@@ -75,12 +78,16 @@ class Answered(msgspec.Struct, frozen=True):
 
 
 class News(msgspec.Struct, frozen=True):
-    """What one look at the repository changed.
+    """Changes by one check for releases.
 
     Attributes:
-        stage, release: afterwards.
-        ended: updates that came to an end.
-        photos, agreement: of the shadow run, if there was one.
+        at: seconds since 1970.
+        said: message of the check.
+        stage: stage of the update afterwards.
+        release: number of the active release afterwards.
+        ended: updates that ended.
+        photos: number of photos of the shadow run, if there was one.
+        agreement: share of its answers that agree.
     """
 
     at: float
@@ -93,7 +100,10 @@ class News(msgspec.Struct, frozen=True):
 
 
 class SimulatedDevice:
-    """A folder with ``device.json`` and the slots of :class:`refocus.edge.update.device_state.Slots`."""
+    """Device in a folder with ``device.json`` and slots.
+
+    The slots are those of :class:`refocus.edge.update.device_state.Slots`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.slots = folder, Slots(folder)
@@ -104,7 +114,7 @@ class SimulatedDevice:
         self._told = b""
 
     def live(self) -> None:
-        """Until :attr:`stopped`."""
+        """Recognise photos and check for releases until :attr:`stopped`."""
         self.settings.profiles.mkdir(exist_ok=True)
         looking = threading.Thread(target=self._look_again_and_again)
         looking.start()
@@ -147,7 +157,7 @@ class SimulatedDevice:
     def _look_again_and_again(self) -> None:
         record = self.slots.read()
         source = RepositoryClient(self.folder / "metadata", record.url, self.slots.root, record.device_class)
-        # Not all at once: each begins somewhere within the interval.
+        # The first check is at a different time within the interval for each device.
         wait = int(record.device[:8], 16) / 2**32 * self.plan.look_s
         with (self.folder / NEWS).open("ab") as log:
             while not self.stopped.wait(wait):
@@ -155,7 +165,7 @@ class SimulatedDevice:
                 before = self.slots.read()
                 updates = UpdateAgent(
                     self.slots, self.settings, source
-                )  # anew: models of the last update need no memory
+                )  # again: the models of the last update are freed
                 try:
                     said = updates.look()
                     updates.run()
@@ -165,11 +175,14 @@ class SimulatedDevice:
                 if news is not None:
                     log.write(msgspec.json.encode(news) + b"\n")
                     log.flush()
-                with contextlib.suppress(urllib.error.URLError, OSError):  # the next time, then
+                with contextlib.suppress(urllib.error.URLError, OSError):  # it is sent the next time
                     self._tell()
 
     def _tell(self) -> None:
-        """What ``refocus update counts`` prints, and nothing else, in place of what was told before."""
+        """Send the output of ``refocus update counts`` if it changed.
+
+        It replaces the counts that were sent before.
+        """
         counts = msgspec.json.encode(counted(self.slots.read()))
         if self.plan.tells and counts != self._told:
             request = urllib.request.Request(self.plan.tells, data=counts, method="PUT")  # noqa: S310  # of the plan
@@ -186,12 +199,12 @@ def _news(said: str, before: UpdateState, after: UpdateState, shadow: Canary) ->
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """What the device in a folder does from its next start on."""
+    """Write the plan of a device, which holds from its next start."""
     write_durably(folder / PLAN, msgspec.json.encode(plan))
 
 
 def read_log(path: Path, kind: type) -> list:
-    """The whole lines of one of the files that a device writes; none before it wrote any."""
+    """Read the complete lines of a log file; none if there is no file."""
     lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
     return [msgspec.json.decode(line, type=kind) for line in lines]
 

@@ -1,7 +1,7 @@
-"""A fleet of simulated devices: processes of their own, that take releases from a repository over loopback HTTP.
+"""Fleet of simulated devices and their repository server.
 
-Who watches may look into every device's folder; who releases sees no more than in the field: the counts that devices
-send whose owners agreed to that.
+Devices are separate processes that take releases over loopback HTTP. The report may read every device's folder. The
+roll-out sees no more than with real devices: the counts that devices send with their owner's consent.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ Row = TypeVar("Row", Answered, News)
 
 
 class LoopbackServer(http.server.ThreadingHTTPServer):
-    """Serves a repository on the loopback, with ranges, and takes counts.
+    """Loopback server of a repository, with ranges, that accepts counts.
 
-    Counts come by ``PUT /counts/NAME``, under a random name that a device was given for that alone: a later list
-    replaces an earlier one, and nothing says which device it is.
+    Counts arrive by ``PUT /counts/NAME``. The random name serves this purpose alone: a later list replaces an earlier
+    one, and the device stays anonymous.
 
     Attributes:
-        url: of the repository.
+        url: URL of the repository.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,12 +51,12 @@ class LoopbackServer(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True).start()
 
     def reports(self) -> list[Report]:
-        """The newest counts of every device that sends them."""
+        """Return the newest counts of every device that sends them."""
         with self.lock:
             return [report for reports in self.counts.values() for report in reports]
 
     def close(self) -> None:
-        """Ends; devices go on with what they have."""
+        """Stop the server; devices keep their release."""
         self.shutdown()
         self.server_close()
 
@@ -99,13 +99,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @dataclass(frozen=True)
 class Owner:
-    """Somebody who has a device.
+    """Owner of a device.
 
     Attributes:
-        person: of the glyphs; nobody that a model was trained or judged with.
-        labels: whether they say what their photos show.
-        tells: whether they let the device send its counts.
-        photos: that they take; then they show the device the first ones again.
+        person: number of the person of the glyphs, who is in no training or evaluation photos.
+        labels: whether they label their photos.
+        tells: whether they allow the device to send its counts.
+        photos: number of different photos; then the first ones are shown again.
     """
 
     person: int
@@ -115,27 +115,33 @@ class Owner:
 
     @property
     def name(self) -> str:
+        """Name of the owner and of the device's folder."""
         return f"owner-{self.person:05d}"
 
     @property
     def script(self) -> str:
+        """Script that the owner writes."""
         return glyphs.hand_of(0, self.person).script
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast time goes for a fleet: seconds between photos and between looks."""
+    """Pace of a fleet: seconds between photos and between update checks."""
 
     photo_s: float = 1.0
     look_s: float = 3.0
 
 
 class Fleet:
-    """Devices with their owners, alive from ``with`` on.
+    """Devices with their owners, which run inside ``with``.
 
     Args:
-        folder: for the devices' own folders.
-        root: the metadata in which all their trust begins.
+        folder: folder for the folders of devices.
+        owners: owners of the devices.
+        server: server of the repository.
+        root: root metadata that the devices trust.
+        device_class: device class of the releases.
+        pace: seconds between photos and between update checks.
     """
 
     def __init__(
@@ -187,44 +193,44 @@ class Fleet:
                 process.wait()
 
     def start(self, owner: Owner) -> None:
-        """Starts a device, or starts it again."""
+        """Start a device, or start it again."""
         folder = self.folder / owner.name
         command = [sys.executable, str(Path(__file__).with_name("device.py")), str(folder)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many share the cores, as they would not in the field
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # many devices share the cores
         with (folder / "errors.txt").open("ab") as errors:
             self._processes[owner.name] = subprocess.Popen(command, stderr=errors, env=environment)  # noqa: S603
 
     def kill(self, owner: Owner) -> None:
-        """Takes the power from a device."""
+        """Kill the process of a device, as a power cut does."""
         self._processes[owner.name].kill()
         self._processes[owner.name].wait()
 
-    # ---- what is seen from outside the field
+    # ---- observation of devices, which a real fleet does not allow
 
     def records(self) -> dict[str, UpdateState]:
-        """What is the case on every device."""
+        """Return the update state of every device."""
         return {owner.name: Slots(self.folder / owner.name).read() for owner in self.owners}
 
     def answers(self, owner: Owner) -> list[Answered]:
-        """Every photo that a device has recognised, or could not."""
+        """Return a device's answers to photos, errors included."""
         return read_log(self.folder / owner.name / ANSWERS, Answered)
 
     def news(self, owner: Owner) -> list[News]:
-        """What updates did on a device."""
+        """Return the changes by updates on a device."""
         return read_log(self.folder / owner.name / NEWS, News)
 
     def wait(self, ready: Callable[[UpdateState], bool], what: str, limit_s: float) -> None:
-        """Until every device is ready.
+        """Wait until every device is ready.
 
         Raises:
-            ReleaseError: a device's process died, or the time is over.
+            ReleaseError: a device's process ended, or the time limit passed.
         """
         ended = time.monotonic() + limit_s
         for _ in track(self._ready(ready, what, ended), what, len(self.owners)):
             pass
 
     def _ready(self, ready: Callable[[UpdateState], bool], what: str, ended: float) -> Iterator[str]:
-        """Devices by name, as they become ready."""
+        """Yield the names of devices as they become ready."""
         waiting = {owner.name for owner in self.owners}
         while waiting:
             for name in sorted(waiting):

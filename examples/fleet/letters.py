@@ -1,8 +1,8 @@
-"""Collections of photos as they arrive at a team: folders with ``metadata.csv``, here of drawn capital letters.
+"""Photo collections of drawn capital letters with ``metadata.csv``.
 
-A collection is people of the glyphs (:mod:`refocus.cloud_train.data.glyphs`), chosen by the script they write, and an
-alphabet: each capital once, so that every collection knows the same classes. Capitals alone, because most of them look
-like a capital of another script, and because a small encoder learns them in a minute.
+A collection has people of the glyphs (:mod:`refocus.cloud_train.data.glyphs`), chosen by the script they write, and an
+alphabet: each capital once, so that all collections have the same classes. Only capitals are used, because most of them
+look like a capital of another script, and because a small encoder learns them in a minute.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from refocus.cloud_train.progress import track
 
 SEED = 0
 CAPITALS = tuple(label for label in glyphs.CLASSES if "capital" in label)
-_ALPHABET = 90_000  # first of the people whose photos make the alphabet; nobody else is one of them
+_ALPHABET = 90_000  # first of the people of the alphabet; they have no other photos
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What one collection holds.
+    """Content of one collection.
 
     Attributes:
-        name: of its folder.
-        people: of the glyphs, by split; nobody twice.
-        photos: of each person.
-        wrong_labels: share of the training people's labels that were mixed up when they were entered.
+        name: name of the folder.
+        people: numbers of people of the glyphs by split, each once.
+        photos: number of photos per person.
+        wrong_labels: share of the training people's labels that are replaced at random.
     """
 
     name: str
@@ -42,22 +42,22 @@ class Collection:
 
 
 def writers(scripts: Sequence[str], count: int, first: int) -> list[int]:
-    """The first people from a number on who write one of these scripts."""
+    """Return the first people from a number on who write one of the scripts."""
     people = (person for person in itertools.count(first) if glyphs.hand_of(SEED, person).script in scripts)
     return [*itertools.islice(people, count)]
 
 
 def photos_of(person: int, count: int) -> dict[str, str]:
-    """A person's first photos of capitals, by the name they are drawn from, with what each shows."""
+    """Return the labels of a person's first photos of capitals, by name."""
     names = (f"glyphs/{SEED}/{person}/{number}.png" for number in itertools.count())
     shown = ((name, label) for name in names if (label := glyphs.label_of(name)) in CAPITALS)
     return dict(itertools.islice(shown, count))
 
 
 def write_collection(folder: Path, collection: Collection) -> Path:
-    """Draws a collection, unless it is there, as a folder with ``metadata.csv``.
+    """Draw a collection as a folder with ``metadata.csv``.
 
-    Columns: ``file_name``, ``label``, ``client`` (the person), ``domain`` (their script) and ``split``.
+    An existing folder is returned unchanged. Columns: ``file_name``, ``label``, ``client`` (the person), ``domain`` (their script) and ``split``.
     """
     place = folder / collection.name
     if place.exists():
@@ -86,7 +86,7 @@ def write_collection(folder: Path, collection: Collection) -> Path:
 
 @functools.lru_cache(maxsize=1)
 def _alphabet() -> dict[str, str]:
-    """By class, the name of a photo that shows it."""
+    """Return the name of a photo by class."""
     found: dict[str, str] = {}
     for person in itertools.count(_ALPHABET):
         for name, label in photos_of(person, 24).items():

@@ -1,4 +1,7 @@
-"""One self-contained HTML page about a fleet: which device ran which release, when, and why not."""
+"""Self-contained HTML report of a fleet.
+
+It shows which device ran which release when, and why devices did not keep a release.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _MARKS = {"refused": "✕", "returned": "↩"}
 
 
 def write_fleet_report(story: Story, folder: Path) -> Path:
-    """Writes ``fleet.json``, the figures, and ``report.html``, the page."""
+    """Write the figures, ``fleet.json``, and the page, ``report.html``."""
     (folder / "fleet.json").write_bytes(msgspec.json.format(msgspec.json.encode(story)) + b"\n")
     path = folder / "report.html"
     path.write_text(fleet_page(story), encoding="utf-8")
@@ -24,7 +27,7 @@ def write_fleet_report(story: Story, folder: Path) -> Path:
 
 
 def fleet_page(story: Story) -> str:
-    """The page."""
+    """Return the page as HTML."""
     ends = [(end, device) for device in story.devices for end in device.ends if end.outcome in _MARKS]
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),

@@ -1,4 +1,7 @@
-"""A staged roll-out over a fleet, driven by what devices' owners let them tell."""
+"""Staged roll-out of a release, decided by the counts of devices.
+
+Devices send them with their owner's consent.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from refocus.cloud_train.release.repository import Repository
 from refocus.cloud_train.release.stages import StopRule, Verdict, promote
 from refocus.edge.update import Release, UpdateState, bucket
 
-WIDEN = 10.0  # percent more devices, where the rule asks for more reports than so few devices can give
+WIDEN = 10.0  # percent more devices if too few can report for the rule
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One decision of the stop rule of a staged rollout.
+    """Decision of the stop rule of a staged roll-out.
 
     Attributes:
         at: seconds since 1970.
-        percent: of the devices that were offered the release when it was asked.
-        asked: percent that it was asked for.
+        percent: percentage of the devices that were offered the release.
+        asked: requested percentage.
+        verdict: verdict of the rule.
     """
 
     at: float
@@ -33,10 +37,12 @@ class Decision:
 
 @dataclass(frozen=True)
 class RollOut:
-    """How a release went.
+    """Result of the roll-out of a release.
 
     Attributes:
-        percent: of the devices that may take it in the end; 0 where it was withdrawn.
+        number: number of the release.
+        percent: percentage of the devices that may take it in the end; 0 if it was withdrawn.
+        decisions: decisions of the stop rule.
     """
 
     number: int
@@ -45,7 +51,7 @@ class RollOut:
 
     @property
     def stopped(self) -> str:
-        """Why it was withdrawn; "" if it was not."""
+        """Reason for which it was withdrawn; "" if it was not."""
         last = self.decisions[-1].verdict if self.decisions else Verdict("go", "")
         return last.why if last.verdict == "stop" else ""
 
@@ -61,18 +67,26 @@ def roll_out(
     limit_s: float = 300,
     say: Callable[[str], None] = print,
 ) -> RollOut:
-    """Offers a published release to more and more devices, as long as the stop rule lets it.
+    """Offer a published release in stages, until the stop rule stops it.
 
-    Before each stage every device that may take the release has taken or refused it, and told so if its owner lets it:
-    what takes a day in the field, and what nobody could see there. The decision itself sees only the counts. Where the
-    rule cannot tell from so few, a few more devices are offered the release, and it is asked again.
+    Before each stage, the function waits until every device that may take the release has taken or refused it and sent
+    its counts if the owner allows it. With real devices this takes a day and cannot be observed. The decision uses only
+    the counts. If there are too few counts, ten percent more of the devices are offered the release and the rule decides
+    again.
 
     Args:
-        stages: percents after the one that it was published with, rising.
-        limit_s: seconds for the devices, for each stage.
+        repository: repository with the release.
+        device_class: device class of the release.
+        number: number of the release.
+        fleet: devices, observed only to wait for them.
+        server: server that receives the counts.
+        stages: rising percentages after the one of publication.
+        rule: stop rule.
+        limit_s: time limit per stage in seconds.
+        say: function that prints a message.
 
     Raises:
-        ReleaseError: devices did not do their part in time.
+        ReleaseError: devices were not ready within the time limit.
     """
     decisions: list[Decision] = []
     release = _release(repository, device_class, number)
@@ -97,11 +111,14 @@ def roll_out(
 def _await(fleet: Fleet, release: Release, limit_s: float) -> None:
     what = f"release {release.number} to {release.percent:g} %"
     fleet.wait(lambda record: has_ended(record, release), what, limit_s)
-    time.sleep(2 * fleet.pace.look_s)  # in which the last of them has told
+    time.sleep(2 * fleet.pace.look_s)  # the last device has sent its counts by then
 
 
 def has_ended(record: UpdateState, release: Release) -> bool:
-    """Whether a device has done with a release what it will do, or is not offered it."""
+    """Return whether a device took or refused a release.
+
+    Devices that are not offered the release count as done.
+    """
     if bucket(record.device, release) >= release.percent:
         return True
     return record.stage == "settled" and any(o.identity == release.identity for o in record.outcomes)

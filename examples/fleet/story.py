@@ -1,4 +1,4 @@
-"""What happened to a fleet, as figures: of the devices' own files, and of the repository's list of releases."""
+"""Story of a fleet: figures from devices' logs and from the repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from refocus.edge.update import Channel
 
 
 class Span(msgspec.Struct, frozen=True):
-    """A time during which one release served a device: seconds since the beginning."""
+    """Time during which one release served a device, in seconds.
+
+    Times count from the beginning of the demonstration.
+    """
 
     release: int
     began: float
@@ -23,7 +26,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """How an update ended on a device, and when."""
+    """End of an update on a device."""
 
     at: float
     release: int
@@ -32,12 +35,19 @@ class End(msgspec.Struct, frozen=True):
 
 
 class DeviceStory(msgspec.Struct, frozen=True):
-    """One device.
+    """Story of a device.
 
     Attributes:
-        right: by release, (photos answered, right answers); the owner's truth, which no device knows.
-        longest_gap_s: between two answers.
-        errors: photos that were not answered.
+        name: name of the owner.
+        script: script that the owner writes.
+        labels: whether the owner labels photos.
+        tells: whether the owner allows the device to send counts.
+        spans: times of the releases that served.
+        ends: ends of updates.
+        right: (photos answered, photos answered correctly) by release; devices do not know the true labels.
+        longest_gap_s: longest time between two answers, in seconds.
+        median_ms: median duration of an answer, in milliseconds.
+        errors: messages of photos that were not answered.
     """
 
     name: str
@@ -53,17 +63,19 @@ class DeviceStory(msgspec.Struct, frozen=True):
 
 
 class ReleaseStory(msgspec.Struct, frozen=True):
-    """One retraining and what became of it.
+    """Story of a retraining and its release.
 
     Attributes:
-        what: it was trained on, in words.
-        release: its number; None where the gates stopped it.
-        figures: what the people who judged got of it, in words.
-        reasons: what the gates said against it.
-        report: the page of the retraining, below the demonstration's folder.
-        decisions: of the stop rule, in words.
-        percent: of the devices that may take it in the end.
-        withdrawn: why it was taken back; "" if it was not.
+        name: name of the collection.
+        what: description of the training photos.
+        seconds: duration of the retraining.
+        release: number of the release; None if the gates stopped it.
+        figures: sentence with the accuracy of the evaluation people.
+        reasons: reasons of the gates against it.
+        report: page of the retraining, relative to the demonstration's folder.
+        decisions: descriptions of the stop rule's decisions.
+        percent: percentage of the devices that may take it in the end.
+        withdrawn: reason for which it was withdrawn; "" if it was not.
     """
 
     name: str
@@ -79,10 +91,13 @@ class ReleaseStory(msgspec.Struct, frozen=True):
 
 
 class Story(msgspec.Struct, frozen=True):
-    """The whole demonstration.
+    """Story of the demonstration.
 
     Attributes:
-        photo_s: between two photos of an owner.
+        seconds: duration of the demonstration.
+        photo_s: seconds between two photos of an owner.
+        releases: retrainings and releases.
+        devices: devices.
     """
 
     seconds: float
@@ -91,7 +106,10 @@ class Story(msgspec.Struct, frozen=True):
     devices: list[DeviceStory]
 
     def share_right(self, release: int, scripts: Sequence[str] = ()) -> tuple[int, float]:
-        """Photos that a release answered for owners of these scripts (all, if none is given), and the share right."""
+        """Return the number of photos that a release answered, and accuracy.
+
+        Only owners of the given scripts count; default: all.
+        """
         pairs = [
             device.right[release]
             for device in self.devices
@@ -101,7 +119,7 @@ class Story(msgspec.Struct, frozen=True):
         return photos, right / photos if photos else float("nan")
 
     def summary(self) -> str:
-        """The last words, of what was counted."""
+        """Return a summary of photos, errors, waiting times and updates."""
         answered = sum(photos for device in self.devices for photos, _ in device.right.values())
         errors = sum(len(device.errors) for device in self.devices)
         gap = max(device.longest_gap_s for device in self.devices)
@@ -116,7 +134,7 @@ class Story(msgspec.Struct, frozen=True):
 
 
 def story_of(fleet: Fleet, channel: Channel, trained: Sequence[ReleaseStory], began: float, ended: float) -> Story:
-    """Reads what the devices wrote, and what became of the retrainings in the list of releases."""
+    """Read the logs of devices and the final state of releases."""
     signed = {release.number: release for release in channel.releases}
     releases = [
         msgspec.structs.replace(row, percent=0.0 if of.withdrawn else of.percent, withdrawn=of.withdrawn)

@@ -1,3 +1,3 @@
-"""Studies of TAPER's banks: the tables of the paper, and a bank that gets one more basis."""
+"""Studies of TAPER's banks: tables of the paper, growth by one basis."""
 
 __all__ = ["evaluation", "growth", "kept_rows", "orders", "tables"]

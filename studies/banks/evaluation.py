@@ -1,6 +1,7 @@
-"""Tasks of held-out photos, and how many of them each kind of network gets right: the rows of every table of banks.
+"""Compute the accuracy per task of each kind of network.
 
-All rows of a study are evaluated on the same tasks and photos, so differences are paired.
+The results are the rows of every table of banks. All rows of a study are evaluated on the same tasks and photos, so
+differences are paired.
 
 Notation: K tasks.
 """
@@ -28,7 +29,7 @@ from studies.banks.oracle import oracle_mixers, with_own_statistics
 def by_one_network(
     run: TaperRun, evaluation: Evaluation, state: dict[str, Tensor], which: str = "small"
 ) -> tuple[Shares, Shares]:
-    """Without and with classifier selection, one network for all tasks."""
+    """Evaluate one network for all tasks, without and with selection."""
     network = run.trained(which)
     network.load_state_dict(state, strict=False)
     parts = torch.arange(len(evaluation.photos)).split(512)
@@ -42,7 +43,10 @@ def by_one_network(
 
 
 def by_specialists(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
-    """Stage 2 with classifier selection: each task by the specialist that saw most of its kind of photos."""
+    """Evaluate stage 2 with classifier selection.
+
+    The specialist that saw most of a task's kind of photos answers it.
+    """
     specialists, layout, network = run.specialists(seed), run.layout(), run.trained()
     shards, index = run.shards(), TaskPhotos.of(run.train)
     shares = []
@@ -63,10 +67,15 @@ def by_taper(
     select: bool = True,
     foreign: bool = False,
 ) -> Shares:
-    """Each task by its own network.
+    """Evaluate each task with its own condensed network.
 
     Args:
-        foreign: every task gets the network of another one.
+        run: trained banks.
+        evaluation: tasks and photos.
+        seed: seed of the bank.
+        variant: kind of bank.
+        select: whether to predict among the task's classes; otherwise among all.
+        foreign: whether every task gets the network of another task, as a control.
     """
     return by_bank(run.taper(seed, variant), run.descriptions(variant.text), evaluation, select, foreign)
 
@@ -74,7 +83,7 @@ def by_taper(
 def by_bank(
     taper: Taper, descriptions: Descriptions, evaluation: Evaluation, select: bool = True, foreign: bool = False
 ) -> Shares:
-    """As :func:`by_taper`, of any bank."""
+    """Evaluate any bank as :func:`by_taper` does."""
     tasks = evaluation.tasks[1:] + evaluation.tasks[:1] if foreign else evaluation.tasks
     networks = personal_networks(taper, tasks, descriptions)
     shares = []
@@ -85,11 +94,14 @@ def by_bank(
 
 
 def by_ceiling(run: TaperRun, evaluation: Evaluation, seed: int, oracle: bool) -> Shares:
-    """Each task by a network that was helped by the task's training photos.
+    """Evaluate each task with a network fitted to its training photos.
 
     Args:
-        oracle: mixers are found on the photos and their labels; False: batch-norm statistics of the predicted mix are
-            measured on the photos, without labels.
+        run: trained banks.
+        evaluation: tasks and photos.
+        seed: seed of the bank.
+        oracle: whether mixers are optimised on the photos and their labels; otherwise batch-norm statistics of the
+            predicted mix are measured on the photos, without labels.
     """
     taper, descriptions, index = run.taper(seed), run.descriptions(), TaskPhotos.of(run.train)
     shares, what = [], f"seed {seed}: {'mixers' if oracle else 'statistics'} found on photos of each task"
@@ -106,7 +118,7 @@ def by_ceiling(run: TaperRun, evaluation: Evaluation, seed: int, oracle: bool) -
     return np.array(shares)
 
 
-# Somebody's own words for a task of one super-category.
+# Descriptions of a task of one super-category in a user's words.
 FREE_WORDS = (
     "different kinds of {group}, {domain}",
     "I mostly take pictures of {group}. they are {domain}",
@@ -115,7 +127,10 @@ FREE_WORDS = (
 
 
 def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
-    """Each task by the network of a sentence about it that names none of its classes; the mean over some sentences."""
+    """Evaluate each task with a network for a sentence without class names.
+
+    The accuracy of a task is the mean over several sentences about it.
+    """
     taper, shares = run.taper(seed), []
     for k, (task, rows) in enumerate(zip(evaluation.tasks, evaluation.rows, strict=True)):
         right = []
@@ -130,10 +145,11 @@ def by_free_words(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
 
 @torch.no_grad()
 def likeness_of_free_words(run: TaperRun, evaluation: Evaluation, seeds: Sequence[int]) -> dict[str, float]:
-    """Mean cosine between the mixers of a task's class names and of a sentence about it that names none (section 5.1).
+    """Compare mixers of class names and of sentences without them (5.1).
 
     Returns:
-        ``cosine``, and ``of_others``, between the sentence's mixers and those of another task's class names.
+        ``cosine``, the mean cosine between the mixers of a task's class names and of a sentence about it that names
+        none, and ``of_others``, between the sentence's mixers and those of another task's class names.
     """
     descriptions, tasks = run.descriptions(), evaluation.tasks
     named = torch.stack([descriptions.of(task) for task in tasks])
@@ -150,7 +166,7 @@ def likeness_of_free_words(run: TaperRun, evaluation: Evaluation, seeds: Sequenc
 
 
 def _in_free_words(run: TaperRun, task: Task) -> list[Tensor]:
-    """Vectors (E,) of some sentences about a task."""
+    """Return the vectors (E,) of some sentences about a task."""
     group, domain = run.words_of(task)
     sentences = [words.format(group=group, domain=domain).strip(" ,.") for words in FREE_WORDS]
     prompts = prompts_for(run.domains)

@@ -1,7 +1,9 @@
-"""A bank that gets a basis for a new domain, against the bank without it and one trained on all domains at once.
+"""Compare a bank that grows by a domain with banks that do not.
 
-TAPER section 3.4 claims it in a sentence and gives no figures. Each seed leaves out another domain of the run: a bank
-is trained without it and grows by its photos. Tasks of held-out photos are of old domains, or of the new one.
+TAPER section 3.4 claims that a bank can get a basis for a new domain and gives no figures. The grown bank is compared
+with the bank without the basis and with one trained on all domains at once. Each seed leaves out another domain of the
+run: a bank is trained without it and grows by its photos. Tasks of held-out photos are of old domains, or of the new
+one.
 
     RUN/studies/growth/without-S, grown-S    runs of :mod:`refocus.cloud_train.runs.taper_growth`
 """
@@ -27,10 +29,13 @@ WITHOUT, GROWN, AT_ONCE = "bank without the domain", "with one basis more", "all
 
 
 def study_growth(run: TaperRun, seeds: Sequence[int], command: str, count: int = 100) -> dict[str, Any]:
-    """The results document; runs that are there are not trained again.
+    """Build the results document; existing runs are not trained again.
 
     Args:
-        count: tasks of old domains, and of the new one, for each seed.
+        run: run with all domains.
+        seeds: seeds of the banks.
+        command: command line, stored in the document.
+        count: number of tasks of old domains, and of the new one, per seed.
 
     Raises:
         UsageError: the run has fewer than three domains, or fewer bases than domains.
@@ -71,7 +76,7 @@ def study_growth(run: TaperRun, seeds: Sequence[int], command: str, count: int =
 
 
 def _grown(run: TaperRun, domain: str, seed: int) -> tuple[TaperRun, GrownRun]:
-    """The run without a domain, and the one that grew by it."""
+    """Create the run without a domain, and the run that grows by it."""
     folder, of_domain = run.folder / "studies" / "growth", run.table.domain == domain
     bases = round(run.config.bases * (len(run.domains) - 1) / len(run.domains))
     config = replace(run.config, bases=bases)

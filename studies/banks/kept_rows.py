@@ -1,4 +1,7 @@
-"""Cache the rows of a study of banks in its run: a study that was stopped continues after the last row of a seed."""
+"""Cache the rows of a study of banks in its run, so that it resumes.
+
+A stopped study continues after the last row of a seed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,11 @@ def kept(run: TaperRun, seed: int, row: str, evaluation: Evaluation, answer: Cal
     """Return the accuracy per task (K,) of a row, computed once.
 
     Args:
-        row: its name and network, of which a run has one each.
+        run: the run with the cache.
+        seed: seed of the networks.
+        row: name and network of the row, unique in a run.
+        evaluation: tasks and photos.
+        answer: computes the accuracies of a seed if they are not cached.
     """
     tasks = [[list(task.classes), int(task.domain)] for task in evaluation.tasks]
     key = [row, tasks, [rows.tolist() for rows in evaluation.rows], _code()]

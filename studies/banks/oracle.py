@@ -1,7 +1,9 @@
-"""Ceilings of TAPER: mixers found by gradient on a task's training photos, and statistics measured on the mix.
+"""Compute ceilings of TAPER from a task's training photos.
 
-The mixer predictor sees a description alone. Mixers that were fitted to a task's own labelled photos say how much the
-bases have to give; what is left between both is the predictor's, and what is left above is the data's.
+Mixers are optimised by gradient descent on the photos, or batch-norm statistics are measured on the mix. The mixer
+predictor sees a description alone. Mixers that were fitted to a task's own labelled photos show the best accuracy of
+the bases; the difference between both is the loss of the predictor, and the remaining error is due to the bases and the
+data.
 
 Notation as in :mod:`refocus.cloud_train.methods.taper.bank`: Q bases, M mixers, n numbers of a network.
 """
@@ -24,14 +26,18 @@ MEASURED = 512  # photos whose loss or statistics are measured
 
 
 def oracle_mixers(taper: Taper, mixers: Tensor, photos: Photos, rows: np.ndarray, task: Task, seed: int = 0) -> Tensor:
-    """Mixers (M, Q) under which the classes of a task's photos are likeliest; the bases stay as they are.
+    """Optimise mixers (M, Q) on a task's photos; the bases stay unchanged.
 
-    The loss is not convex in the mixers. So the descent begins twice, at the predicted mixers and near the best single
-    basis, and the better end is taken.
+    The loss is that of the task's classes. It is not convex in the mixers, so the descent starts twice, at the
+    predicted mixers and near the best single basis, and the result with the lower loss is returned.
 
     Args:
+        taper: trained bank.
         mixers: (M, Q), those of the predictor.
-        rows: the task's photos, of the training split.
+        photos: photos of the training split.
+        rows: rows of the task's photos.
+        task: the task.
+        seed: seed of the draw of photos.
     """
     shown = np.random.default_rng(seed).permutation(rows)[:MEASURED]
 
@@ -60,12 +66,17 @@ def _descend(taper: Taper, mixers: Tensor, photos: Photos, rows: np.ndarray, tas
 
 @torch.no_grad()
 def with_own_statistics(taper: Taper, flat: Tensor, photos: Photos, rows: np.ndarray, seed: int = 0) -> Tensor:
-    """The condensed network (n,) with the batch-norm statistics of its own activations for some photos.
+    """Return the condensed network (n,) with measured batch-norm statistics.
 
-    Statistics that are mixed like weights are not those of the mixed network (the bases' activations do not add up).
+    The statistics are those of the network's activations for some photos. Statistics that are mixed like weights are
+    not those of the mixed network (the bases' activations do not add up).
 
     Args:
-        rows: photos that are like the task's, of the training split; the first ``MEASURED`` of a draw are used.
+        taper: trained bank.
+        flat: (n,) numbers of the condensed network.
+        photos: photos of the training split.
+        rows: rows of photos like the task's; the first ``MEASURED`` of a draw are used.
+        seed: seed of the draw.
     """
     chosen = np.random.default_rng(seed).permutation(rows)[:MEASURED]
     network, layout = taper.network, taper.bases.layout

@@ -1,4 +1,4 @@
-"""The orders that TAPER's paper prints, and whether the rows of a study show them."""
+"""Compare the orders that TAPER's paper prints with a study's rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.evaluate.bank_tasks import Shares
-from refocus.cloud_train.evaluate.pairs import judge_orders
+from studies.comparisons import judge_orders
 
 Name = tuple[str, str]  # of a row: what it is, and its network, "small" or "large"
 SELECTION, PLAIN, TAPER_ROW = ("classifier selection", "small"), ("no personalisation", "small"), ("TAPER", "small")
@@ -39,11 +39,13 @@ ORDERS: tuple[tuple[Name, Name, str], ...] = (
 
 
 def judged(shares: Mapping[Name, Sequence[Shares]], sizes: np.ndarray) -> list[dict[str, Any]]:
-    """The orders whose rows are both there, task by task on the same photos and seeds; reversed ones first.
+    """Compare the orders whose two rows were evaluated, reversed ones first.
+
+    Differences are paired by task, on the same photos and seeds.
 
     Args:
-        shares: (K,) of each seed, by row.
-        sizes: (K,) photos of each task.
+        shares: accuracy per task (K,) of each seed, by row.
+        sizes: (K,) number of photos per task.
     """
     asked = [(_written(better), _written(other), source) for better, other, source in ORDERS]
     named = {name for order in ORDERS for name in order[:2]}  # other rows may be called alike

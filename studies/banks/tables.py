@@ -1,7 +1,7 @@
-"""TAPER against everything it is compared with (Tables 2 to 7 of the paper), on tasks of held-out photos.
+"""Compare TAPER with all alternatives of the paper (Tables 2 to 7).
 
-Every row is evaluated on the same tasks and photos, so differences are paired. The control is TAPER under the
-description of another task: it must lose, or the description does nothing.
+Every row is evaluated on the same tasks of held-out photos, so differences are paired. The control is TAPER under the
+description of another task: it must lose accuracy, otherwise the description has no effect.
 
 Notation: K tasks.
 """
@@ -30,9 +30,9 @@ from studies.banks.evaluation import (
 )
 from studies.banks.kept_rows import kept
 
-# Statistics of networks that never saw a photo normalise nothing: naive training needs those of its own photos, and the
-# rates of networks that know nothing yet (at 0.01 its predictor leaves the even mixers late: after half an epoch 6 % of
-# the validation photos are right, at 0.1 38 %).
+# Statistics of networks that never saw a photo normalise nothing: naive training needs the statistics of its photos,
+# and the rates of untrained networks (at 0.01 its predictor leaves the even mixers late: after half an epoch the
+# validation accuracy is 6 %, at 0.1 it is 38 %).
 NAIVE = Variant("naive", rows="random", whole=True, norm="task", rates=(0.1, 0.1))
 TUNED = Variant("tuned", rows="average")
 BAG_OF_WORDS = Variant("bag-of-words", text=False)
@@ -46,7 +46,7 @@ Row = tuple[str, str, bool, Callable[[int], Shares]]  # name, network, whether c
 
 
 def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
-    """Table 2 and Table 6, from what is compared to what is taken away."""
+    """Return the rows of Tables 2 and 6: baselines, then ablations."""
     whole = sum(run.config.recipe.epochs)
 
     @cache  # two rows each
@@ -73,7 +73,7 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
     return [
         ("classifier selection", "small", True, one("small", whole, True)),
         ("no personalisation", "small", False, one("small", whole, False)),
-        # behind frozen blocks it would need activations of its own; and the large network of a run may not be larger
+        # behind frozen blocks it would need its own activations; and the large network of a run may not be larger
         *(larger if whole_network and run.parameters("large") > run.parameters() else []),
         ("TAPER, naive training", "small", True, taper(NAIVE)),
         ("TAPER after stage 1", "small", False, one("small", first, False)),
@@ -95,13 +95,18 @@ def rows_of(run: TaperRun, evaluation: Evaluation) -> list[Row]:
 
 
 def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Trains what is missing, evaluates every row and returns the document; others are paired with the first row.
+    """Train missing networks, evaluate every row and return the document.
+
+    All rows are paired with the first.
 
     Args:
-        names: only rows of these names, besides the first; ``*`` stands for anything.
+        run: trained banks and their photos.
+        seeds: seeds of the trainings.
+        command: command line, stored in the document.
+        names: names of the rows to evaluate besides the first; ``*`` matches any text. Default: all.
 
     Raises:
-        UsageError: one of the names is that of no row.
+        UsageError: a name matches no row.
     """
     evaluation = Evaluation.draw(run)
     known = list(dict.fromkeys(name for name, *_ in rows_of(run, evaluation)))
@@ -130,12 +135,18 @@ def study_taper(run: TaperRun, seeds: Sequence[int], command: str, names: Sequen
 
 
 def _by_selection(run: TaperRun, evaluation: Evaluation, seed: int) -> Shares:
-    """The generic network of as many epochs as all stages, with classes selected."""
+    """Evaluate the generic network with classifier selection.
+
+    It is trained for as many epochs as all stages together.
+    """
     return by_one_network(run, evaluation, run.generic(seed, "small", sum(run.config.recipe.epochs)))[1]
 
 
 def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """Table 3: trained and evaluated on tasks of a fixed and of a changing number of classes, any that the data has."""
+    """Compare tasks of fixed and of changing numbers of classes (Table 3).
+
+    TAPER is trained and evaluated on both. The tasks are any classes of the data.
+    """
     fixed = replace(TAPER, name="fixed", kind="fixed")
     rows: list[dict[str, Any]] = []
     for kind in ("fixed", "dynamic"):
@@ -153,8 +164,10 @@ def study_ways(run: TaperRun, seeds: Sequence[int], command: str) -> dict[str, A
 
 
 def study_bases(run: TaperRun, seeds: Sequence[int], command: str, counts: Sequence[int]) -> dict[str, Any]:
-    """Banks of so many bases each, on the tasks of :func:`study_taper`: all from the same stage 1, each with as many
-    epochs of stages 2 and 3 as the run's own.
+    """Train and evaluate one bank per number of bases (TAPER, Table 5).
+
+    The tasks are those of :func:`study_taper`. All banks start from the same stage 1 and have the epochs of stages 2
+    and 3 of the run.
 
     Raises:
         UsageError: a basis of one of the banks would have no photos.
@@ -213,6 +226,7 @@ def _document(
 
 
 def about_tasks(document: page.Document) -> str:
+    """Describe the data and the conditions of a document about tasks."""
     data, settings = document["data"], document["settings"]
     domains = f" in {data['domains']} domains" if data["domains"] > 1 else ""
     most = "up to " if settings["tasks"] == "group" else ""  # a super-category may have fewer
@@ -230,14 +244,17 @@ def about_tasks(document: page.Document) -> str:
 
 
 def _arguments(document: page.Document) -> str:
-    """Arguments of the networks that have rows in the table."""
+    """Return the arguments of the networks with rows in the table."""
     networks = document["networks"]
     seen = {row.get("network", "small") for row in document["rows"]}
     return "".join(f", {which} {networks[which]}" for which in ("small", "large") if which in seen and networks[which])
 
 
 def _likeness_line(document: page.Document) -> str:
-    """Likeness of the mixers of free words and of class names, which Table 7 comes with."""
+    """Describe the similarity of mixers of free words and of class names.
+
+    Table 7 uses free words; documents without them get "".
+    """
     if "free_words" not in document:
         return ""
     likeness = document["free_words"]
@@ -252,6 +269,7 @@ class TablesPage(page.StudyPage):
     """Also what each domain has, where there are several (Table 5)."""
 
     def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
+        """Return the table of accuracies by domain, if the document has domains."""
         rows = [row for row in document["rows"] if row.get("selection", True) and row.get("domains")]
         if not rows:
             return []

@@ -1,4 +1,4 @@
-"""Studies of cost: overhead of personalisation, other runtimes, GPUs, plain bundles."""
+"""Studies of cost: personalisation, other runtimes, GPUs, plain bundles."""
 
 __all__ = [
     "cuda_programs",

@@ -1,7 +1,8 @@
-"""Encoders and heads on a GPU: eager torch, torch with CUDA graphs, ONNX Runtime's CUDA and TensorRT providers.
+"""Measure encoders and heads on a GPU: torch and ONNX Runtime.
 
-A query's copies, its wait in the stream's queue and its compute are told apart by CUDA events. Without a GPU the same
-code runs on the CPU, where the host's clock stands in for events.
+The runs are eager torch, torch with CUDA graphs, and ONNX Runtime's CUDA and TensorRT providers. CUDA events separate a
+query's copies, its wait in the stream's queue and its compute. Without a GPU the same code runs on the CPU with the
+host's clock instead of events.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Clock:
         self._moments: dict[str, Any] = {}
 
     def mark(self, name: str) -> None:
+        """Record the current moment of the stream under a name."""
         if self.cuda:
             event = self._moments.setdefault(name, torch.cuda.Event(enable_timing=True))
             event.record()
@@ -44,14 +46,20 @@ class Clock:
             self._moments[name] = time.perf_counter()
 
     def between(self, first: str, second: str) -> float:
-        """Milliseconds; the stream must have been waited for."""
+        """Return the milliseconds between two moments.
+
+        The caller must have synchronised the stream.
+        """
         if self.cuda:
             return float(self._moments[first].elapsed_time(self._moments[second]))
         return float(1000 * (self._moments[second] - self._moments[first]))
 
 
 def recorded(forward: Callable[[], Any]) -> Callable[[], Any]:
-    """A computation on the GPU as one launch of a CUDA graph; its inputs and output stay where they are."""
+    """Record a computation on the GPU as one launch of a CUDA graph.
+
+    Its inputs and output keep their addresses.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -70,7 +78,10 @@ def recorded(forward: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def torch_query(module: Any, inputs: Mapping[str, np.ndarray], device: str, graph: bool) -> tuple[Query, np.ndarray]:
-    """A query of a module as eager torch or as one launch of a CUDA graph, and its first output."""
+    """Prepare a query of a module in torch, and compute its first output.
+
+    The module runs eagerly, or as one launch of a CUDA graph.
+    """
     module = module.to(device)
     host = {name: torch.from_numpy(value) for name, value in inputs.items()}
     host = {name: value.pin_memory() for name, value in host.items()} if device == "cuda" else host
@@ -110,7 +121,10 @@ def torch_query(module: Any, inputs: Mapping[str, np.ndarray], device: str, grap
 
 
 def runtime_query(program: Program, inputs: Mapping[str, np.ndarray], device: str) -> tuple[Query, np.ndarray]:
-    """One inference of an exported program in ONNX Runtime, with synchronised copies and compute."""
+    """Prepare a query of an exported program in ONNX Runtime.
+
+    Copies and compute are synchronised. The program's first output is returned too.
+    """
     from refocus.benchmarks.devices.cuda import onnxruntime_split
 
     first = next(iter(program.run(**dict(inputs)).values()))
@@ -127,7 +141,13 @@ def runtime_query(program: Program, inputs: Mapping[str, np.ndarray], device: st
 
 
 def measured(candidate: Candidate, device: str, seconds: float, fewest: int) -> dict[str, Any]:
-    """Every way to run one program, compared with eager torch on the CPU: rows, and what is missing with the reason."""
+    """Measure one program in every runtime, compared with eager torch.
+
+    The reference output is that of eager torch on the CPU.
+
+    Returns:
+        ``rows``, and ``missing``, the runtimes that failed with the reason.
+    """
     _, wanted = torch_query(candidate.module.eval(), candidate.inputs, "cpu", False)
     rows: list[dict[str, Any]] = []
     missing: list[dict[str, str]] = []
@@ -160,7 +180,10 @@ def _ways(candidate: Candidate, device: str, folder: Path) -> dict[str, Callable
 
 
 def _exported(candidate: Candidate, folder: Path, provider: str, device: str) -> Made:
-    """The program through ONNX Runtime on a provider, with where its nodes ran."""
+    """Load the program in ONNX Runtime on a provider.
+
+    The providers on which its nodes ran are returned too.
+    """
     import onnxruntime
 
     place = folder / provider
@@ -178,7 +201,7 @@ def _exported(candidate: Candidate, folder: Path, provider: str, device: str) ->
 
 
 def _timed(query: Query, seconds: float, fewest: int) -> dict[str, Any]:
-    """Median and 90th percentile of each part."""
+    """Measure the median and the 90th percentile of each part."""
     for _ in range(WARM_UP):
         query()
     told: list[dict[str, float]] = []
@@ -193,10 +216,12 @@ def _timed(query: Query, seconds: float, fewest: int) -> dict[str, Any]:
 
 
 def programs(backbones: Mapping[str, int]) -> dict[str, Callable[[], Candidate]]:
-    """Encoders, and ICIIA-T behind the first of them as window and as streaming head, by name.
+    """Return functions that build encoders and heads, by name.
+
+    The heads are ICIIA-T after the first encoder, as window and as streaming head.
 
     Args:
-        backbones: timm names and the side of their photos; 0: as timm has it.
+        backbones: timm names and the side of their photos; 0: timm's default.
     """
     found: dict[str, Callable[[], Candidate]] = {}
 

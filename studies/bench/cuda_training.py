@@ -1,7 +1,8 @@
-"""Training on a GPU, timed and compared with the CPU: an ICIIA epoch, TAPER steps and federated steps.
+"""Measure training on a GPU and compare it with the CPU.
 
-Features and photos are drawn: how fast a step is does not depend on them, and the losses of the same steps on a CPU
-say whether the GPU, and mixed precision on it, computes the same.
+It covers an ICIIA epoch, TAPER steps and federated steps. Features and photos are drawn: the time of a step does not
+depend on them, and the losses of the same steps on a CPU show whether the GPU, and mixed precision on it, computes the
+same.
 """
 
 from __future__ import annotations
@@ -38,17 +39,20 @@ TOLERANCES = {"fp32": 1e-3, "bf16": 0.05}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured.
+    """Sizes of the measured trainings.
 
     Attributes:
         photos: drawn features of the epoch; ImageNet has 1,281,167 photos.
-        width, classes: of the features.
+        width: numbers in a feature.
+        classes: classes of the features.
         windows_per_step: windows of 16 photos.
         compared: steps whose losses are compared with the CPU's.
         steps: timed steps of TAPER and of a client.
-        network, vit: timm names of the bases and of the prompted transformer.
+        network: timm name of the bases.
+        vit: timm name of the prompted transformer.
         side: pixels of drawn photos.
-        bases, batch: of TAPER; batch of the client too.
+        bases: bases of TAPER.
+        batch: photos per batch of TAPER and of the client.
     """
 
     photos: int = 1_280_000
@@ -69,7 +73,7 @@ DRY = Sizes(2048, 64, 20, 8, 3, 2, "resnet10t", "vit_tiny_patch16_224", 64, 2, 1
 
 @contextlib.contextmanager
 def autocast(device: str, precision: str) -> Iterator[None]:
-    """fp32 without TF32, or bf16 where autocast takes it."""
+    """Use fp32 without TF32, or bf16 where autocast supports it."""
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     try:
@@ -81,12 +85,16 @@ def autocast(device: str, precision: str) -> Iterator[None]:
 
 
 def wait(device: str) -> None:
+    """Wait until the GPU has finished all work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def drawn_features(sizes: Sizes, photos: int, split: str, seed: int) -> FeatureCache:
-    """A cache of drawn features: each class has a direction of its own, and each person a few classes."""
+    """Draw a cache of features.
+
+    Each class has its own direction, and each person a few classes.
+    """
     rng = np.random.default_rng(seed)
     people = photos // PHOTOS_OF_A_PERSON
     own = rng.integers(0, sizes.classes, (people, 8))
@@ -111,7 +119,10 @@ def _no_photo(name: str) -> bytes:
 
 
 def iciia_epoch(device: str, sizes: Sizes) -> dict[str, Any]:
-    """One epoch of ICIIA-T over drawn features, in fp32 and bf16, and a shorter one against the CPU."""
+    """Time an epoch of ICIIA-T on drawn features in fp32 and bf16.
+
+    A shorter epoch is compared with the CPU.
+    """
     config = IciiaConfig(sizes.width, partitions=min(256, sizes.width // 2), window=WINDOW)
     recipe = IciiaRecipe(learning_rate=0.1, windows_per_step=sizes.windows_per_step, epochs=1, draw_again=False)
     began = time.perf_counter()
@@ -153,13 +164,13 @@ def iciia_epoch(device: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def agreement(differences: dict[str, float]) -> dict[str, Any]:
-    """Relative differences to the CPU in fp32, and whether each is within its tolerance."""
+    """Compare relative differences to the CPU in fp32 with their tolerances."""
     agrees = {name: value <= TOLERANCES[name] for name, value in differences.items()}
     return {"difference_to_cpu": differences, "agrees": agrees, "tolerances": TOLERANCES}
 
 
 def drawn_photos(sizes: Sizes, count: int, device: str) -> Photos:
-    """Drawn photos whose classes are colours."""
+    """Draw photos whose classes are colours."""
     rng = np.random.default_rng(0)
     label = rng.integers(0, min(sizes.classes, 20), count)
     colours = rng.integers(0, 256, (20, 3))
@@ -170,7 +181,10 @@ def drawn_photos(sizes: Sizes, count: int, device: str) -> Photos:
 
 
 def taper_steps(device: str, sizes: Sizes) -> dict[str, Any]:
-    """Steps of TAPER's third stage: all bases and the mixer predictor together."""
+    """Time steps of TAPER's third stage.
+
+    They train all bases and the mixer predictor together.
+    """
 
     def losses(where: str, precision: str, steps: int) -> tuple[list[float], float]:
         networks = []
@@ -200,7 +214,10 @@ def taper_steps(device: str, sizes: Sizes) -> dict[str, Any]:
 
 
 def federated_steps(device: str, sizes: Sizes) -> dict[str, Any]:
-    """Steps of a client that trains prompts and a classifier on a frozen vision transformer."""
+    """Time steps of a client with prompts on a frozen vision transformer.
+
+    The steps train the prompts and a classifier.
+    """
 
     def losses(where: str, precision: str, steps: int) -> tuple[list[float], float]:
         torch.manual_seed(0)
@@ -228,7 +245,10 @@ def federated_steps(device: str, sizes: Sizes) -> dict[str, Any]:
 def _compared(
     losses: Any, device: str, sizes: Sizes, photos_a_step: int, precisions: tuple[str, ...] = ("fp32", "bf16")
 ) -> dict[str, Any]:
-    """Steps a second in each precision, and the losses of the first steps beside the CPU's."""
+    """Compute steps per second in each precision, and compare losses.
+
+    The losses of the first steps are compared with the CPU's.
+    """
     wanted, cpu_seconds = losses("cpu", "fp32", sizes.compared)
     rows, differences = [], {}
     for precision in precisions:

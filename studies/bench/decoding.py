@@ -1,9 +1,9 @@
-"""Decoding large JPEGs at a reduced size against decoding them at full size: what becomes of features and answers.
+"""Compare decoding of large JPEGs at a reduced size with the full size.
 
-Real photos are enlarged to the sizes of cameras and saved as JPEG; an encoder with published weights sees each file
-twice, decoded at full size and as ``pillow-scaled`` says. Enlarged photos have less detail than those of a camera, so
-one row adds noise to every pixel. The control decodes below the target and enlarges, as a decoder does that scales too
-far.
+The results are the effects on features and predictions. Real photos are enlarged to the sizes of cameras and saved as
+JPEG; an encoder with published weights gets each file twice, decoded at full size and as ``pillow-scaled`` defines.
+Enlarged photos have less detail than those of a camera, so one row adds noise to every pixel. The control decodes below
+the target and enlarges, as a decoder does that scales too far.
 
     RUN/photos/NAME-PHOTO-WEIGHTS.json     one photo: every variant of it
     RUN/studies/decoding.json     the results document
@@ -26,16 +26,15 @@ from PIL import Image
 
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.backbone import Backbone
-from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.evaluate import page
 from refocus.cloud_train.progress import track
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256
 from refocus.edge.photos import decode_photo, preprocess
 from refocus.export.program import weights_hash
+from studies.encoders import ENCODERS, published_backbone
 
 ENCODER = "mobilenetv2"
 NOISE = 8.0  # levels of 255, standard deviation
@@ -43,13 +42,13 @@ NOISE = 8.0  # levels of 255, standard deviation
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to save a photo and to decode it.
+    """Settings to save a photo and to decode it.
 
     Attributes:
-        megapixels: that it is enlarged to.
-        quality: of the JPEG.
-        noise: standard deviation of what is added to every pixel, in levels of 255.
-        at_least: times the target that the decoded shorter side must have; the contract's is 2.
+        megapixels: size to which the photo is enlarged.
+        quality: quality of the JPEG.
+        noise: standard deviation of the noise added to every pixel, in levels of 255.
+        at_least: minimum of the decoded shorter side, in multiples of the target; the contract's is 2.
     """
 
     megapixels: int
@@ -59,6 +58,7 @@ class Variant:
 
     @property
     def what(self) -> str:
+        """Description of the variant in tables; "" for the default."""
         if self.at_least != 2:
             return f"control: at least {self.at_least:g} x the target"
         return f"noise of {self.noise:g} levels" if self.noise else ""
@@ -73,14 +73,16 @@ VARIANTS = (
 
 
 def study_decoding(source: str, run: Path, command: str, photos: int = 0) -> dict[str, Any]:
-    """The study, resumable photo by photo.
+    """Run the study and return its document; it resumes photo by photo.
 
     Args:
         source: folder with ``photos/``, whose names begin with a class of its ``classes.txt``, and ``weights/``.
-        photos: the first so many; 0: all.
+        run: folder of the results per photo.
+        command: command line, stored in the document.
+        photos: number of photos, the first ones; 0: all.
 
     Raises:
-        UsageError: there are no such photos.
+        UsageError: the folder has no such photos.
     """
     folder, made = Path(source) / "photos", ENCODERS[ENCODER]
     files = sorted(path for path in folder.glob("*") if path.suffix.lower() in {".jpeg", ".jpg"})[: photos or None]
@@ -114,7 +116,10 @@ def _variants(path: Path, backbone: Backbone) -> list[dict[str, Any]]:
 
 
 def _photo(path: Path, backbone: Backbone) -> Iterator[dict[str, Any]]:
-    """Of every variant: distance of the pixels, cosine of the features, and both answers."""
+    """Yield the results of a photo for every variant.
+
+    They are the distance of the pixels, the cosine of the features, and both predictions.
+    """
     original = decode_photo(path.read_bytes(), str(path))
     scaled = backbone.preprocessing
     full = msgspec.structs.replace(scaled, decoder="pillow-full-size")
@@ -134,7 +139,7 @@ def _photo(path: Path, backbone: Backbone) -> Iterator[dict[str, Any]]:
 
 
 def enlarged(photo: Image.Image, variant: Variant) -> bytes:
-    """The photo as a JPEG of so many megapixels, 4:2:0 as cameras write it."""
+    """Enlarge a photo to a JPEG with 4:2:0 subsampling, as cameras write it."""
     return _saved(_larger(photo, variant.megapixels), variant)
 
 
@@ -154,7 +159,10 @@ def _saved(large: Image.Image, variant: Variant) -> bytes:
 
 
 def _decoded(content: bytes, contract: Preprocessing, variant: Variant) -> np.ndarray:
-    """(1, 3, S, S) as the contract says; a control is decoded by Pillow's draft alone, then enlarged."""
+    """Decode a photo to pixels (1, 3, S, S) as the contract defines.
+
+    For a control Pillow's draft alone decodes, and the photo is then enlarged.
+    """
     if variant.at_least == 2:
         return preprocess(content, contract)
     photo = Image.open(io.BytesIO(content))
@@ -166,7 +174,7 @@ def _decoded(content: bytes, contract: Preprocessing, variant: Variant) -> np.nd
 
 
 def _seen(backbone: Backbone, pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Feature (D,) and logits (C,)."""
+    """Compute the feature (D,) and the logits (C,)."""
     with torch.inference_mode():
         maps = backbone.network.forward_features(torch.from_numpy(pixels))
         feature = backbone.network.forward_head(maps, pre_logits=True)

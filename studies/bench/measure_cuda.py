@@ -1,7 +1,8 @@
-"""``make measure-cuda OUT=DIR``: everything that needs a GPU, in one command, section by section.
+"""Measure everything that needs a GPU: ``make measure-cuda OUT=DIR``.
 
-A section that is there is not measured again, so a run that was cut off goes on; nothing needs a network. At the end
-all documents are one archive. ``--dry`` runs the same code on a CPU with small sizes.
+The measurement is a sequence of sections. Existing sections are skipped, so an interrupted run resumes; no section
+needs a network connection. At the end all documents are one archive. ``--dry`` runs the same code on a CPU with small
+sizes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Section = Callable[[str, bool], dict[str, Any]]
 
 
 def sections() -> dict[str, Section]:
-    """Sections of the measurement, most valuable first."""
+    """Return the sections of the measurement, most valuable first."""
     return {
         "iciia-epoch": lambda device, dry: cuda_training.iciia_epoch(device, _sizes(dry)),
         "encoders-and-heads": encoders_and_heads,
@@ -59,7 +60,7 @@ def _sizes(dry: bool) -> cuda_training.Sizes:
 
 
 def encoders_and_heads(device: str, dry: bool) -> dict[str, Any]:
-    """Encoders and heads by every way that can be imported."""
+    """Measure encoders and heads in every installed runtime."""
     found = {}
     for name, make in cuda_programs.programs(DRY_BACKBONES if dry else BACKBONES).items():
         say(f"  {name}")
@@ -68,7 +69,10 @@ def encoders_and_heads(device: str, dry: bool) -> dict[str, Any]:
 
 
 def tests(device: str, dry: bool) -> dict[str, Any]:
-    """The tests that are marked cuda, where the source tree is there; dry, they are collected alone."""
+    """Run the tests that are marked cuda, if the source tree is there.
+
+    With ``dry`` they are only collected.
+    """
     root = Path(__file__).parents[3]
     if not (root / "tests").is_dir():
         return {"status": None, "summary": "this install has no tests"}
@@ -83,7 +87,10 @@ def tests(device: str, dry: bool) -> dict[str, Any]:
 
 @contextmanager
 def watched(gpu: Gpu | None) -> Iterator[dict[str, Any]]:
-    """Clock, power and temperature of the GPU every half second while a section runs."""
+    """Record clock, power and temperature of the GPU during a section.
+
+    The values are read every half second.
+    """
     seen: dict[str, Any] = {}
     if gpu is None:
         yield seen
@@ -102,7 +109,7 @@ def watched(gpu: Gpu | None) -> Iterator[dict[str, Any]]:
 
 
 def open_gpu() -> Gpu:
-    """The first GPU.
+    """Open the first GPU.
 
     Raises:
         BenchError: there is none, its driver is too old, or this torch has no kernels for it.
@@ -119,6 +126,7 @@ def open_gpu() -> Gpu:
 
 
 def machine(gpu: Gpu | None) -> dict[str, Any]:
+    """Describe the GPU, its driver and the installed libraries."""
     found: dict[str, Any] = {"python": platform.python_version(), "versions": versions(LIBRARIES)}
     if gpu is not None:
         state = gpu.ask()
@@ -130,10 +138,10 @@ def machine(gpu: Gpu | None) -> dict[str, Any]:
 
 
 def measure(out: Path, dry: bool, command: str, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Measures the sections that are not there yet, and returns the document of all of them.
+    """Measure the missing sections and return the document of all of them.
 
     Raises:
-        BenchError: no usable GPU, and not dry; or a section of no such name.
+        BenchError: there is no usable GPU and ``dry`` is false, or a section is unknown.
     """
     unknown = sorted(set(only) - sections().keys())
     if unknown:
@@ -171,7 +179,7 @@ def measure(out: Path, dry: bool, command: str, only: tuple[str, ...] = ()) -> d
 
 
 def main(out: Path, dry: bool = False, only: str = "") -> None:
-    """Measure, and end with status 1 where a section failed."""
+    """Measure, and exit with status 1 if a section failed."""
     words = [word for word, given in (("--dry", dry), (f"--only {only}", only)) if given]
     try:
         command = " ".join(["make measure-cuda", *words])

@@ -1,8 +1,8 @@
-"""Where the time of an encoder goes, by operator and target: ``python -m studies.bench.operators``.
+"""Profile encoders by operator and target.
 
-Each network is exported as a plain bundle by ``refocus export``. Its encoders run interleaved for their medians, and
-apart from that with a profile, which adds time to every node: shares of a profile tell what is slow, the medians how
-slow it is.
+Run it with ``python -m studies.bench.operators``. Each network is exported as a plain bundle by ``refocus export``. Its
+encoders run interleaved for their medians, and separately with a profile, which adds time to every node: the profile's
+shares show which operators are slow, the medians show the total time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ PROFILES = 5  # profiled runs, of which the medians count
 
 
 def measure(bundle: Bundle, targets: Sequence[str], photo: bytes, rounds: int) -> list[dict[str, Any]]:
-    """One row for each target of a plain bundle's encoder, on one thread."""
+    """Measure a plain bundle's encoder on each target, on one thread.
+
+    There is one row per target.
+    """
     inputs = {"photo": preprocess(photo, bundle.manifest.preprocessing)}
     pairs = {target: (RUNTIMES[target.partition(":")[0]], target.partition(":")[2]) for target in targets}
     programs = {target: load_program(bundle, "encoder", *pair, threads=1) for target, pair in pairs.items()}
@@ -63,7 +66,10 @@ def measure(bundle: Bundle, targets: Sequence[str], photo: bytes, rounds: int) -
 
 
 def operators(bundle: Bundle, pair: tuple[str, str], inputs: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Nodes and median time of each operator in profiled runs, the longest first."""
+    """Count nodes and measure the median time of each operator.
+
+    The times are of profiled runs; the operator with the longest time comes first.
+    """
     nodes: dict[str, int] = {}
     times: dict[str, list[float]] = {}
     for _ in range(PROFILES):

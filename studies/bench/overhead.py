@@ -1,9 +1,9 @@
-"""Measure the cost of personalisation as ratios of the bare backbone: ``python -m studies overhead``.
+"""Measure the cost of personalisation as ratios of the bare backbone.
 
-Weights decide nothing about speed as long as the numbers are ordinary, so the backbone is untrained with statistics of
-real photos (:mod:`refocus.cloud_train.bench.compatibility`), and the heads are untrained too: every size can be
-measured without a training run. What is timed is what a bundle delivers, through the device's own code, one thread,
-all candidates interleaved in one run.
+Run it with ``python -m studies overhead``. Weights do not affect speed as long as the numbers are ordinary, so the
+backbone is untrained with statistics of real photos (:mod:`refocus.cloud_train.bench.compatibility`), and the heads are
+untrained too: every size can be measured without a training run. The timed code is the device's own with a delivered
+bundle, on one thread, all candidates interleaved in one run.
 """
 
 from __future__ import annotations
@@ -90,16 +90,19 @@ ALBUM_AIM = 0.9  # at least, of what the cores could do
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """Configuration of the measurement.
 
     Attributes:
         backbone: timm name; its feature must be 1280 wide.
         classes: C of each delivered head.
-        native: heads that are measured behind the encoder of every target, beside its own.
-        rounds: of every interleaved run.
-        counted: photos of the history behind the recogniser, and behind class shares.
-        megapixels: of the JPEGs that are timed from file to answer.
-        album: photos of 12 megapixels in the album that is timed, and in a longer one.
+        targets: targets of the encoder and the heads.
+        native: native heads that are measured after the encoder of every target, in addition to the target's own.
+        rounds: rounds of every interleaved run.
+        profiles: numbers of profiles on disk.
+        histories: numbers of photos in the history.
+        counted: photos of the history of the recogniser, and of class shares.
+        megapixels: sizes of the JPEGs that are timed from file to answer.
+        album: numbers of photos of 12 megapixels in the timed album and in a longer one.
     """
 
     backbone: str = "mobilenetv3_large_100"
@@ -115,13 +118,14 @@ class Plan:
 
 
 def measure(plan: Plan, photos: Path) -> dict[str, Any]:
-    """Everything, as one results document.
+    """Run all measurements and return one results document.
 
     Args:
+        plan: configuration.
         photos: folder of real photos.
 
     Raises:
-        UsageError: too few photos, or a backbone of another width.
+        UsageError: there are too few photos, or the backbone has another width.
     """
     with tempfile.TemporaryDirectory() as temporary:
         bench = Bench(plan, photos, Path(temporary))
@@ -167,7 +171,7 @@ class Bench:
         self.bundle = self._bundle()
 
     def _bundle(self) -> Bundle:
-        """One encoder and a streaming head of each size."""
+        """Export one encoder and a streaming head of each size."""
         encoder = self._encoder(self.backbone)
         heads = [self._head(encoder, f"streaming_{c}", STREAMING, c) for c in self.plan.classes]
         full = replace(STREAMING, attention="full")
@@ -201,7 +205,10 @@ class Bench:
     # ---- programs
 
     def programs(self, target: str) -> Iterator[dict[str, Any]]:
-        """The block alone, and each delivered head with its encoder, over the backbone with its classifier."""
+        """Time the block and each head relative to the bare backbone.
+
+        The block is timed alone, each delivered head with its encoder; the bare backbone includes its classifier.
+        """
         setup, runtime = replace(self.setup, target=target), RUNTIMES[target]
         actions: dict[str, Callable[[], object]] = {}
         for classes in self.plan.classes:
@@ -233,7 +240,10 @@ class Bench:
         return delivered(encoder, StreamState(head, self.bundle.manifest.head(name)), self.pixels[0])
 
     def _native_block(self, form: str, runtime: str, precision: str) -> Callable[[], object]:
-        """A native head of so few classes and so simple a gate that the block is nearly all of it, window full."""
+        """Prepare a native head whose time is nearly all in the block.
+
+        It has the fewest classes and the simplest gate; its window is full.
+        """
         program = load_program(self.bundle, "head", runtime, precision, threads=1, head=f"block_{form}")
         numbers = np.random.default_rng(0)
         inputs = {
@@ -244,7 +254,10 @@ class Bench:
         return program.bind(inputs)
 
     def _native_heads(self) -> list[tuple[str, str, str]]:
-        """What tells a native head from the target's own, its runtime and precision; those that run here."""
+        """Return suffix, runtime and precision of the native heads that run here.
+
+        The suffix distinguishes a native head from the target's own in names of rows.
+        """
         heads = {a.target: a for a in self.bundle.manifest.artifacts if a.runtime == "native" and a.parity is not None}
         return [(f", {target}", artifact.runtime, artifact.precision) for target, artifact in heads.items()]
 
@@ -260,8 +273,11 @@ class Bench:
         return Recognizer(self.bundle, profile, threads=1, head=head, keeping=keeping, head_target=head_target)
 
     def recognizer(self) -> dict[str, Any]:
-        """Everything but decoding, behind a full history and with an append that survives a kill, over one bare run of
-        the encoder, and over one of the backbone with its classifier; decoding and preparing apart."""
+        """Time the recogniser relative to the encoder and the bare backbone.
+
+        The recogniser has a full history and an append that survives a kill; decoding and preprocessing are timed
+        separately. The ratios are to one bare run of the encoder, and of the backbone with its classifier.
+        """
         turn, names = itertools.cycle(range(len(self.pixels))), map(str, itertools.count())
         native = [f"{runtime}:{precision}" for _, runtime, precision in self._native_heads()]
         kinds = {
@@ -294,11 +310,14 @@ class Bench:
     def _five_best(
         self, device: Recognizer, turn: Iterator[int], names: Iterator[str]
     ) -> tuple[tuple[str, float], ...]:
-        """Recognises the next photo and ranks what is shown of the answer."""
+        """Recognise the next photo and rank the classes that are shown."""
         return device.recognize_pixels(self.pixels[next(turn)], next(names)).top(5)
 
     def many_profiles(self) -> list[dict[str, Any]]:
-        """The recogniser beside one, a hundred and ten thousand profiles on disk, over itself beside one."""
+        """Time the recogniser with up to ten thousand profiles on disk.
+
+        There are one, a hundred and ten thousand profiles; the ratios are to the time with one.
+        """
         devices = {}
         with contextlib.ExitStack() as stack:
             for count in self.plan.profiles:
@@ -312,7 +331,10 @@ class Bench:
         return [{"profiles": count, "over_one": ratio} for count, ratio in ratios.items()]
 
     def long_histories(self) -> Iterator[dict[str, Any]]:
-        """The recogniser over histories of several lengths, over itself with the shortest, for each memory."""
+        """Time the recogniser by the length of the history, for each memory.
+
+        The ratios are to the time with the shortest history.
+        """
         for memory in HISTORY_SELECTIONS:
             head, devices = f"streaming_{min(self.plan.classes)}" if memory == "newest" else WINDOW_HEAD, {}
             with contextlib.ExitStack() as stack:
@@ -325,7 +347,10 @@ class Bench:
             yield from ({"memory": memory, "photos": count, "over_first": ratio} for count, ratio in ratios.items())
 
     def _over_first(self, devices: Mapping[int, Recognizer]) -> dict[int, dict[str, Any]]:
-        """Ratios of recognising photo after photo to the first of some recognisers, by what tells them apart."""
+        """Compute ratios of some recognisers' times to that of the first.
+
+        They recognise photo after photo. The keys of the result are those of ``devices``.
+        """
         actions = {str(count): _photo_after_photo(device, self.pixels) for count, device in devices.items()}
         timings, (first, *others) = interleave(actions, self.plan.rounds), devices
         return {count: timings.ratio(str(count), str(first)).as_dict() for count in others}
@@ -338,7 +363,10 @@ class Bench:
             device.history.append(device.space, f"stored {number}", row)
 
     def switching(self) -> list[dict[str, Any]]:
-        """To another person and back: their history, file opened and window replayed; and their weights, by carrier."""
+        """Time a switch to another person and back.
+
+        Histories are switched by opening the file and replaying the window, weights by each carrier.
+        """
         with self._recognizer(None) as device:
             people = [self.folder / f"person-{n}.sqlite3" for n in range(2)]
             for person in people:
@@ -368,7 +396,10 @@ class Bench:
         ]
 
     def _weights_as_inputs(self) -> Callable[[], object]:
-        """Two people's prompts, each what is added to the pixels of every photo, in turns."""
+        """Prepare a switch between two people's prompts.
+
+        A prompt is added to the pixels of every photo.
+        """
         photo = self.setup.photo["photo"]
         inputs, outputs = {"photo": photo, "prompt": photo}, {"feature": (1, self.backbone.row)}
         prompted = Candidate(_Prompted(self.backbone.encoder.eval()), inputs, outputs, 0, 0.0)
@@ -380,7 +411,10 @@ class Bench:
         return self._in_turns(lambda **_: program, prompt)
 
     def _whole_programs(self, warm: bool) -> Callable[[], object]:
-        """Two people's own encoders in turns; cold ones are loaded again each time."""
+        """Prepare a switch between two people's own encoders.
+
+        Cold encoders are loaded again each time.
+        """
         load = partial(load_program, self.bundle, "encoder", "onnxruntime", threads=1)
         shared = onnx.load(self.bundle.folder / load().artifact.file)
 
@@ -402,7 +436,10 @@ class Bench:
         return lambda: programs.of(next(turn))
 
     def shares(self) -> dict[str, Any]:
-        """Cost of class shares for each photo of a full history, over a bare run of the encoder; and of opening it."""
+        """Time class shares per photo, and the opening of their history.
+
+        The history is full. The cost per photo is relative to a bare run of the encoder.
+        """
         classes = max(self.plan.classes)
         bundle, head = with_shares(self.bundle, self.folder / "shares", self.plan.counted), f"streaming_{classes}"
         profiles = {name: self.folder / f"shares-{name}.sqlite3" for name in ("without", "with")}
@@ -437,7 +474,7 @@ class Bench:
         }
 
     def _restart(self, opened: Callable[[], Recognizer]) -> Callable[[], object]:
-        """Programs loaded, profile opened, one photo answered and not remembered."""
+        """Load programs, open the profile, answer a photo without storing it."""
 
         def start() -> None:
             with opened() as device:
@@ -446,8 +483,11 @@ class Bench:
         return start
 
     def decoding(self) -> Iterator[dict[str, Any]]:
-        """From file to answer, history and durable append included: a large JPEG decoded at a reduced size over the
-        same at full size, behind the encoder of every target."""
+        """Time a large JPEG from file to answer by decoded size.
+
+        A reduced size is compared with the full size, with the encoder of every target. History and durable append are
+        included.
+        """
         bundles = {name: with_decoder(self.bundle, self.folder / name, name) for name in DECODERS}
         photo = decode_photo(self.contents[0], "photo")
         for megapixels in self.plan.megapixels:
@@ -467,7 +507,10 @@ class Bench:
         return _row(timings, target, "reduced size", "full size", added=False)
 
     def album(self, photos: int) -> dict[str, Any]:
-        """Photos a second of a whole album, over what its cores could do if they decoded and encoded all the time."""
+        """Measure the photos per second of an album and the limit of the cores.
+
+        The limit is the rate of cores that decode and encode all the time.
+        """
         folder = self.folder / f"album-{photos}"
         folder.mkdir()
         content = enlarged(decode_photo(self.contents[0], "photo"), Variant(12, 92))
@@ -494,7 +537,10 @@ class Bench:
         }
 
     def memory(self) -> dict[str, Any]:
-        """Resident memory of a process that recognises photos, over one that runs the same two programs bare."""
+        """Measure the resident memory of a process that recognises photos.
+
+        It is compared with a process that runs the same two programs bare.
+        """
         np.save(self.folder / "pixels.npy", np.concatenate(self.pixels))
         sizes = {}
         for what in ("programs", "recognizer"):
@@ -505,7 +551,10 @@ class Bench:
 
 
 def with_shares(bundle: Bundle, out: Path, capacity: int) -> Bundle:
-    """A copy of a bundle whose heads count class shares over so many photos, with the settings of an export."""
+    """Copy a bundle and add class shares to its heads.
+
+    The shares have the settings of an export, except the capacity.
+    """
     shutil.copytree(bundle.folder, out)
     settings = asdict(ShareSettings(capacity=capacity))
     card = msgspec.convert({"version": SHARES_VERSION, **settings}, ShareCard)
@@ -517,14 +566,14 @@ def with_shares(bundle: Bundle, out: Path, capacity: int) -> Bundle:
 
 
 def with_decoder(bundle: Bundle, out: Path, decoder: str) -> Bundle:
-    """A copy of a bundle whose photos are decoded in another way."""
+    """Copy a bundle and change the decoder of its photos."""
     shutil.copytree(bundle.folder, out)
     preprocessing = msgspec.structs.replace(bundle.manifest.preprocessing, decoder=decoder)
     return write_manifest(out, msgspec.structs.replace(bundle.manifest, preprocessing=preprocessing))
 
 
 def lines(document: Mapping[str, Any]) -> list[str]:
-    """The document as a Markdown table."""
+    """Format the document as a Markdown table."""
     shares = document.get("shares", {"rows": []})  # documents before 0.2 have none
     rows = [*document["programs"], *document["recognizer"]["rows"], *document["switching"], *shares["rows"]]
     rows += document.get("decoding", [])
@@ -571,7 +620,7 @@ def _aim(row: Mapping[str, Any]) -> float | None:
 
 
 def delivered(encoder: Program, past: StreamState, pixels: np.ndarray) -> Callable[[], object]:
-    """Encoder, head, and the rows it leaves behind."""
+    """Prepare a call that runs encoder and head and stores the head's rows."""
     encode = encoder.bind({"photo": pixels})
 
     def recognise() -> None:
@@ -588,7 +637,10 @@ def _photo_after_photo(device: Recognizer, pixels: Sequence[np.ndarray]) -> Call
 
 
 def _recognize_anew(device: Recognizer, content: bytes, numbers: Iterator[int]) -> None:
-    """Recognises a photo that is none of those before: bytes behind the end of a JPEG are no part of its picture."""
+    """Recognise a photo with new bytes and the same pixels.
+
+    Bytes after the end of a JPEG do not change its pixels.
+    """
     device.recognize(content + next(numbers).to_bytes(8, "big"))
 
 
@@ -603,7 +655,10 @@ class _Prompted(nn.Module):
 
 
 def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> dict[str, Any]:
-    """A ratio with its interval; ``added`` takes off what the denominator is of the numerator."""
+    """Build a row with a ratio and its interval.
+
+    With ``added`` the cost of the denominator is subtracted, so the ratio is that of the added cost.
+    """
     ratio = timings.ratio(name, over)
     shift = 1.0 if added else 0.0
     return {
@@ -617,7 +672,10 @@ def _row(timings: Timings, target: str, name: str, over: str, added: bool) -> di
 
 
 def _resident(what: str, folder: Path) -> int:
-    """Bytes of memory of this process after many photos; Linux says so in /proc."""
+    """Return the resident bytes of this process after many photos.
+
+    They are read from /proc, which Linux provides.
+    """
     from refocus.edge.bundle import load_bundle
 
     bundle, pixels = load_bundle(folder / "bundle"), np.load(folder / "pixels.npy")

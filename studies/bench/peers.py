@@ -1,7 +1,8 @@
-"""One network side by side in everything that runs it here: the device's own code, bare runtimes, eager and compiled
-torch, OpenVINO; and ICIIA-T as Refocus exports it beside a naive export. All in turns in one process.
+"""Compare one network in all installed runtimes, in one process.
 
-On a GPU, torch with CUDA graphs is the reference. It lives here because torch is not part of ``benchmarks``.
+The runs are interleaved: the device's own code, bare runtimes, eager and compiled torch, and OpenVINO; and ICIIA-T as
+Refocus exports it, compared with a naive export. On a GPU, torch with CUDA graphs is the reference. The module is in
+``studies`` because ``benchmarks`` does not depend on torch.
 """
 
 from __future__ import annotations
@@ -34,9 +35,13 @@ MAX_ERROR = 1e-3  # relative to the largest value: who is faster by being wrong 
 
 
 def measure(backbone: str, photos: Path, conditions: Conditions, command: str, device: str = "cpu") -> Document:
-    """Every peer that is installed here; the others are named with the reason.
+    """Measure all installed peers; name the others with the reason.
 
     Args:
+        backbone: timm name of the network.
+        photos: folder of real photos.
+        conditions: conditions of the measurement.
+        command: command line, stored in the document.
         device: "cpu", or "cuda" for torch's own reference on a GPU.
     """
     began = time.perf_counter()
@@ -53,7 +58,7 @@ def measure(backbone: str, photos: Path, conditions: Conditions, command: str, d
             except Exception as error:
                 table.lacks(name, reason_of(error))
         time_over_first(table, GROUP, actions, REFERENCE)
-        # ICIIA-T as Refocus exports it, window and streaming, beside the naive export, in one session each.
+        # ICIIA-T as Refocus exports it, window and streaming, and the naive export, in one session each.
         blocks = {name: METHODS[name](setup) for name in ("naive_iciia_t", "iciia_t", "iciia_t_streaming")}
         loaded = {name: load(block, "onnx:fp32", Path(temporary) / name)[0] for name, block in blocks.items()}
         time_over_first(
@@ -94,7 +99,7 @@ def _refocus(candidate: Candidate, target: str, folder: Path) -> Action:
 
 
 def _onnxruntime(file: Path, setup: Setup) -> Action:
-    """As a tutorial does it: a session, and run with a dictionary."""
+    """Run a session with a dictionary, as a tutorial does."""
     session = bare_session(str(file))
     inputs = dict(setup.photo)
     return lambda: session.run(None, inputs)[0]
@@ -107,7 +112,7 @@ def _compiled(setup: Setup) -> Action:
 
 
 def _openvino(file: Path, setup: Setup) -> Action:
-    """OpenVINO's runtime without its telemetry package.
+    """Compile a network in OpenVINO; refuse its telemetry package.
 
     Raises:
         RuntimeError: the package that reports to its maker's servers is installed.
@@ -131,7 +136,10 @@ def _openvino(file: Path, setup: Setup) -> Action:
 
 
 def _cuda(setup: Setup, graph: bool) -> Action:
-    """A photo's whole way: copied in, computed, copied out, waited for; computed by one graph launch if asked."""
+    """Prepare a run of a photo on the GPU, with both copies.
+
+    The photo is copied in, computed, copied out and waited for; with ``graph`` it is computed by one graph launch.
+    """
     network = copy.deepcopy(setup.network).cuda()
     host = setup.pixels[:1].pin_memory()
     there = host.cuda()

@@ -1,10 +1,10 @@
-"""Compatibility matrix of networks exported as plain bundles by ``refocus export``, and its page.
+"""Export networks as plain bundles and write their compatibility matrix.
 
-Each network is exported to all targets by the command itself, in a process of its own. Networks whose weights are given
-are judged as every export is. The others come with seeded weights, prepared as for
-:mod:`refocus.cloud_train.bench.compatibility`: in fp32 they tell whether a program computes what PyTorch computes. What
-a network loses in 8 bits depends on trained weights: there they are measured and written whatever they lose, and the
-page says where a trained network would have been refused.
+``refocus export`` exports each network to all targets in a separate process. Networks with trained weights have the
+limits of every export. The others have seeded weights, prepared as for :mod:`refocus.cloud_train.bench.compatibility`:
+in fp32 they show whether a program computes what PyTorch computes. The loss of a network in 8 bits depends on trained
+weights: seeded networks are measured and written whatever they lose, and the page marks those that an export of a
+trained network would have refused.
 """
 
 from __future__ import annotations
@@ -50,14 +50,17 @@ COMPARED, CALIBRATING = 16, 24  # photos, of which none is in both
 
 @dataclass(frozen=True)
 class Entry:
-    """One network of the matrix.
+    """Network of the matrix.
 
     Attributes:
+        name: timm name, or the name in the matrix.
+        kind: kind of network, as the page shows it.
         side: pixels of its input.
-        states_side: whether the network states its side itself.
-        trained: whether a file of weights that were trained on ImageNet is looked for in the folder of weights.
+        states_side: whether the network itself defines its side.
+        arguments: arguments of the network's constructor.
+        trained: whether to look for weights trained on ImageNet in the folder of weights.
         flags: further options of the export.
-        place: of a network that is none of timm's, as ``refocus export`` takes it.
+        place: source of a network that is not timm's, as ``refocus export`` takes it.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Entry:
 
     @property
     def source(self) -> str:
+        """Source of the network, as ``refocus export`` takes it."""
         return self.place or f"timm:{self.name}"
 
 
@@ -114,16 +118,18 @@ def run_matrix(
     entries: Sequence[Entry] = MATRIX,
     targets: Sequence[str] = TARGETS,
 ) -> dict[str, Any]:
-    """Exports what is not there yet and returns the whole document.
+    """Export the networks without a result and return the whole document.
 
     Args:
         photos: folder of real photos.
-        out: folder of the results, one file per network; what is there is not run again.
-        weights: folder of trained weights; a network whose file is not there gets seeded ones, and its row says so.
-        limit_s: of one network.
+        out: folder of the results, one file per network; networks with a file are skipped.
+        weights: folder of trained weights; a network without a file there gets seeded weights, and its row states it.
+        limit_s: time limit per network.
+        entries: networks of the matrix.
+        targets: targets of each export.
 
     Raises:
-        UsageError: too few photos.
+        UsageError: there are too few photos.
     """
     files = photo_files(photos)
     if len(files) < COMPARED + CALIBRATING:
@@ -139,7 +145,10 @@ def run_matrix(
 
 
 def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[str] = TARGETS) -> dict[str, Any]:
-    """The document of what is in the folder of results; networks that are not there yet are named without a row."""
+    """Build the document from the results in a folder.
+
+    Networks without a result are named but have no row.
+    """
     paths = [out / f"{entry.name.replace(' ', '-')}.json" for entry in entries]
     return {
         "schema_version": SCHEMA,
@@ -157,7 +166,7 @@ def document_of(out: Path, entries: Sequence[Entry] = MATRIX, targets: Sequence[
 def export_one(
     entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str]
 ) -> dict[str, Any]:
-    """Result row of one network: the outcome of the export command for each target."""
+    """Export one network and return its row, with the outcome per target."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -183,13 +192,13 @@ def export_one(
 
 
 class RanExport(NamedTuple):
-    """One export command that ended.
+    """Finished export command.
 
     Attributes:
         done: the process.
-        command: as :func:`command_of` gives it.
+        command: see :func:`command_of`.
         trained: whether the network has trained weights.
-        parameters: how many the network has.
+        parameters: number of the network's parameters.
     """
 
     done: subprocess.CompletedProcess[str]
@@ -201,7 +210,10 @@ class RanExport(NamedTuple):
 def run_export(
     entry: Entry, files: Sequence[Path], weights: Path | None, limit_s: float, targets: Sequence[str], folder: Path
 ) -> RanExport:
-    """Exports one network into ``folder / "bundle"``; the arguments are those of :func:`run_matrix`."""
+    """Export one network into ``folder / "bundle"``.
+
+    The arguments are those of :func:`run_matrix`.
+    """
     trained = trained_weights(weights, entry.name) if entry.trained else None
     # Every n-th photo: files in order of their names are often in order of their classes.
     step = len(files) // (COMPARED + CALIBRATING)
@@ -223,7 +235,10 @@ def run_export(
 
 
 def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:
-    """Words behind ``refocus``; WEIGHTS, COMPARED and CALIBRATION stand for files and folders."""
+    """Return the arguments of ``refocus`` that export a network.
+
+    WEIGHTS, COMPARED and CALIBRATION are placeholders for files and folders.
+    """
     words = ["export", entry.source, "--checkpoint", "WEIGHTS", "--photos", "COMPARED", "--calibration", "CALIBRATION"]
     words += ["--to", ",".join(targets), *entry.flags]
     if not entry.states_side:
@@ -238,14 +253,17 @@ def command_of(entry: Entry, targets: Sequence[str], seeded: bool) -> list[str]:
 
 
 def _network(entry: Entry) -> Network:
-    """The network with weights of seed 0."""
+    """Create the network with weights of seed 0."""
     torch.manual_seed(0)
     side = 0 if entry.states_side else entry.side
     return open_network(entry.source, NetworkSettings(arguments=entry.arguments, side=side))
 
 
 def save_seeded(network: Network, photos: Sequence[Path], path: Path) -> None:
-    """Weights of a network with statistics of real photos and no branch switched off."""
+    """Save seeded weights of a network with statistics of real photos.
+
+    No branch of the network is switched off.
+    """
     pixels = [torch.from_numpy(preprocess(p.read_bytes(), network.preprocessing, str(p))) for p in photos]
     wake(network.module)
     calibrate_statistics(network.module, torch.cat(pixels))
@@ -267,7 +285,7 @@ def _failed(targets: Sequence[str], done: subprocess.CompletedProcess[str]) -> d
 
 
 def _targets_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The outcome of each target, as the command printed it."""
+    """Return the outcome of each target from the command's output."""
     found = {outcome["target"]: {k: v for k, v in outcome.items() if k != "target"} for outcome in document["targets"]}
     for artifact in document["artifacts"]:
         runtime = {"onnxruntime": "onnx"}.get(artifact["runtime"], artifact["runtime"])
@@ -279,7 +297,7 @@ def _targets_of(document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def write_bundles_page(document: Mapping[str, Any], path: Path) -> None:
-    """The compatibility page of plain bundles, in Markdown."""
+    """Write the compatibility page of plain bundles as Markdown."""
     about, rows = document["plain_bundles"], document["rows"]
     targets = about["targets"]
     failed = [(row, target) for row in rows for target in targets if row["targets"][target]["status"] == "failed"]
@@ -302,7 +320,10 @@ def write_bundles_page(document: Mapping[str, Any], path: Path) -> None:
 
 
 def _is_over(found: Mapping[str, Any]) -> bool:
-    """Whether a quantised program is beyond a limit that its export was not held to."""
+    """Return whether a quantised program exceeds a limit of exports.
+
+    Exports of seeded networks have no such limits.
+    """
     limit = TOLERANCES["w8a8"]
     return "head" in found and (
         found["head"]["parity_typical_logits"] > limit.typical_logits

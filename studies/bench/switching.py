@@ -1,7 +1,6 @@
-"""Networks to measure switching on, and the measurement as one command: ``python -m
-studies.bench.switching``.
+"""Measure switching people on networks: ``-m studies.bench.switching``.
 
-Weights decide nothing about speed, so the vision transformers are untrained; programs, files and cache are those that a
+Weights do not affect speed, so the vision transformers are untrained; programs, files and cache are those that a
 federated run delivers.
 """
 
@@ -51,7 +50,10 @@ RUNTIMES = {"onnx": "onnxruntime", "executorch": "executorch"}
 
 
 def untrained(name: str, method: str, folder: Path) -> Checkpoint:
-    """Untrained checkpoints of a network and a method as :mod:`refocus.cloud_train.federated.delivery` writes them."""
+    """Save untrained checkpoints of a network and a method.
+
+    They have the form of :mod:`refocus.cloud_train.federated.delivery`.
+    """
     torch.manual_seed(0)
     backbone, about = create_backbone(name, 0), find_method(method)
     config = backbone.card_config()
@@ -66,7 +68,10 @@ def untrained(name: str, method: str, folder: Path) -> Checkpoint:
 
 
 def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[dict[str, torch.Tensor], str]:
-    """Its tensors, and the name of its builder; what that must know is added to ``config``."""
+    """Return an encoder's tensors and the name of its builder.
+
+    The settings of the builder are added to ``config``.
+    """
     about = find_method(method)
     if about.carrier == "inputs":
         prompts = PromptedViT(backbone.network, SIZES.prompts).prompts.tokens
@@ -79,14 +84,20 @@ def _encoder(backbone: Backbone, method: str, config: dict[str, Any]) -> tuple[d
 
 
 def exported(name: str, method: str, folder: Path, targets: list[str]) -> Bundle:
-    """A bundle as devices get it, parity and self-test included, on a few letters."""
+    """Export a bundle as devices get it, with parity and self-test.
+
+    The photos are a few letters.
+    """
     table = glyphs.glyphs(0, {"test": 2}, 8)
     photos = photo_folder(folder / "parity", table, numbered(table.clients()))
     return export_bundle([untrained(name, method, folder)], folder / "bundle", Export(targets), read_streams(photos))
 
 
 def environment() -> dict[str, Any]:
-    """What the figures depend on beside the code; ``load`` is raised to the highest that is met."""
+    """Return the machine and versions on which the times depend.
+
+    ``load`` is later raised to the highest load of the run.
+    """
     versions = {name: version(name) for name in ("onnxruntime", "executorch", "torch", "timm")}
     return {
         "classes": CLASSES,
@@ -107,7 +118,10 @@ def main(
     rounds: Annotated[int, typer.Option(min=64, help="rounds of each interleaved run")] = 64,
     people: Annotated[int, typer.Option(help="number of profiles with their own inputs; 0: 1,000")] = 0,
 ) -> None:
-    """Measure what switching people costs, on untrained networks of a real size."""
+    """Measure the cost of switching people on untrained networks.
+
+    The networks have real sizes.
+    """
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     about = environment()

@@ -1,3 +1,3 @@
 """Commands of ``python -m studies``."""
 
-__all__ = ["app", "cost", "publish", "study"]
+__all__ = ["app", "cost", "parsing", "publish", "study"]

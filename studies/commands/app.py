@@ -1,4 +1,7 @@
-"""The command line of the studies: ``python -m studies``. Imports stay inside commands, so that --help is instant."""
+"""Command line of the studies, ``python -m studies``.
+
+Commands import inside their functions so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -11,5 +14,5 @@ for _module in (cost, publish):
 
 
 def main() -> None:
-    """Run ``python -m studies``; statuses are those of ``refocus``."""
+    """Run ``python -m studies``; exit statuses are those of ``refocus``."""
     run(lambda: callable_of(app))

@@ -1,4 +1,7 @@
-"""Commands that measure cost: overhead, other runtimes, plain bundles, a GPU, a deployment on one machine."""
+"""Commands that measure cost.
+
+They measure overhead, other runtimes, plain bundles, a GPU, and a deployment on one machine.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ def overhead(
     rounds: Annotated[int, typer.Option(min=64, help="rounds of each interleaved run")] = 512,
     as_json: AsDocument = False,
 ) -> None:
-    """What personalisation costs in time and memory, as ratios of the bare backbone, one thread, interleaved."""
+    """Measure the time and memory that personalisation adds to a backbone.
+
+    Times are ratios to the bare backbone on one thread, interleaved.
+    """
     from refocus.cloud_train.documents import write_results
     from studies.bench.overhead import Plan, lines, measure
 
@@ -51,7 +57,10 @@ def peers(
     quick: Annotated[bool, typer.Option("--quick", help="use fewer samples per row")] = False,
     device: Annotated[str, typer.Option(help="cpu, or cuda to add torch with CUDA graphs as the reference")] = "cpu",
 ) -> None:
-    """Measure one network in every runtime that is installed here, in turns in one process."""
+    """Measure one network in every installed runtime.
+
+    Runs are interleaved in one process.
+    """
     from refocus.benchmarks.document import write_document
     from refocus.benchmarks.report.text import print_document
     from refocus.benchmarks.suite import conditions_of
@@ -73,7 +82,10 @@ def plain_bundles(
     page: Annotated[Path | None, typer.Option(help="output file for the page (Markdown)")] = None,
     document: Annotated[Path | None, typer.Option(help="output file for the results document (JSON)")] = None,
 ) -> None:
-    """Export a fixed list of networks as plain bundles and compare on real photos. Resumable, pair by pair."""
+    """Export networks as plain bundles and compare them on real photos.
+
+    The list of networks is fixed. An interrupted run resumes with the next pair of network and target.
+    """
     from refocus.cloud_train.documents import write_results
     from studies.bench.plain_bundles import run_matrix, write_bundles_page
 
@@ -90,7 +102,10 @@ def measure_cuda(
     dry: Annotated[bool, typer.Option("--dry", help="dry run: small sizes on the CPU, without a GPU")] = False,
     only: Annotated[str, typer.Option(help="comma-separated sections; default: all")] = "",
 ) -> None:
-    """Measure everything that needs an NVIDIA GPU, section by section, offline. Resumable."""
+    """Measure everything that needs an NVIDIA GPU, offline.
+
+    An interrupted run resumes with the next section.
+    """
     from studies.bench.measure_cuda import main
 
     main(out, dry, only)
@@ -106,7 +121,10 @@ def federate_trial(
     drop_after: Annotated[int, typer.Option(min=1, help="round after which a client is killed")] = 4,
     as_json: AsDocument = False,
 ) -> None:
-    """Measure a deployment on this machine: a server and client processes beside the simulation in one process."""
+    """Measure a federated deployment on this machine.
+
+    A server with client processes is compared with the simulation in one process.
+    """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.federated.methods import find_method
     from refocus.cloud_train.federated.run import FederatedConfig

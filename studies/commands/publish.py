@@ -12,7 +12,8 @@ PAGES = "Pages"
 
 def register(app: typer.Typer) -> None:
     """Add the commands to the application."""
-    app.command(rich_help_panel=PAGES)(results)
+    for command in (results, compatibility_page):
+        app.command(rich_help_panel=PAGES)(command)
 
 
 def results(
@@ -26,4 +27,17 @@ def results(
     from studies.report.results_page import write_results_pages
 
     write_results_pages(folder, out, draw=pictures)
+    typer.echo(f"wrote {out}")
+
+
+def compatibility_page(
+    document: Annotated[Path, typer.Argument(help="document of refocus compatibility")],
+    out: Annotated[Path, typer.Option(help="output file for the page (Markdown)")],
+) -> None:
+    """Write the page of which networks export to which runtime."""
+    import json
+
+    from studies.bench.compatibility_page import write_page
+
+    write_page(json.loads(document.read_text(encoding="utf-8")), out)
     typer.echo(f"wrote {out}")

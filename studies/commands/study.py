@@ -1,4 +1,7 @@
-"""One command per study: ``python -m studies NAME RUN``. Imports stay inside commands, so that --help is instant."""
+"""Commands of the studies, ``python -m studies NAME RUN``.
+
+Commands import inside their functions so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun
-from refocus.cloud_train.commands.parsing import integers, seeds_of, seeds_of_run, shares, typed_command, with_flags
+from refocus.cloud_train.commands.parsing import integers, seeds_of, shares, typed_command
 from refocus.cloud_train.commands.train import Changes, Show
-from refocus.edge.commands import words
+from refocus.edge.commands import print_json, words
+from studies.commands.parsing import seeds_of_run, with_flags
 
 if TYPE_CHECKING:
     from refocus.cloud_train.evaluate.page import StudyPage
@@ -65,7 +69,7 @@ FEDERATED_DOCUMENTS = Path("docs/results/federated")
 
 
 def _blocks(name: str, about: str) -> None:
-    """Adds a study that trains blocks and has no flags of its own."""
+    """Add a study that trains blocks and has no additional flags."""
 
     def command(
         run: MadeRun,
@@ -100,7 +104,10 @@ def heterogeneity(
     epochs: Epochs = 4,
     as_json: AsDocument = False,
 ) -> None:
-    """ICIIA Fig. 6: trained and judged at each level of cross-client heterogeneity, with labelled baselines."""
+    """Compare levels of cross-client heterogeneity (ICIIA Fig. 6).
+
+    Blocks and labelled baselines are trained and evaluated at each level.
+    """
     _train_points(run, "heterogeneity", dict(locals()), [layers], heads, ratios=shares(ratios, "--ratios"))
 
 
@@ -124,7 +131,10 @@ def partitions(
     epochs: Epochs = 4,
     as_json: AsDocument = False,
 ) -> None:
-    """ICIIA Figs. 7 and 8: partitions P with and without shuffling, and other numbers of layers N."""
+    """Compare numbers of partitions P and of layers N (ICIIA Figs. 7, 8).
+
+    Partitions are compared with and without shuffling.
+    """
     depths, parts = integers(layers, "--layers") if layers else [0], integers(partitions, "--partitions")
     _train_points(run, "partitions", dict(locals()), depths, heads, partitions=parts)
 
@@ -143,7 +153,7 @@ def heads(
     epochs: Epochs = 4,
     as_json: AsDocument = False,
 ) -> None:
-    """ICIIA appendix A: the number of attention heads H."""
+    """Compare numbers of attention heads H (ICIIA appendix A)."""
     numbers = integers(heads, "--heads")
     _train_points(run, "heads", dict(locals()), [layers], numbers[0], heads=numbers)
 
@@ -158,12 +168,15 @@ _blocks("streaming", "Causal attention and a shared classifier against full atte
 def _train_points(
     run: Path, name: str, flags: Mapping[str, Any], layers: list[int], heads_of_block: int, **axes: Any
 ) -> None:
-    """Trains and judges the points of a study, and writes its document.
+    """Train and evaluate the points of a study, and write its document.
 
     Args:
-        layers: N of the study's own block first.
-        heads_of_block: H of blocks, where the study tries no others.
-        axes: values that the study tries, fields of :class:`studies.iciia.Axes`.
+        run: folder of the run.
+        name: name of the study.
+        flags: values of the command's flags.
+        layers: numbers of layers N, the one of the study's own block first.
+        heads_of_block: number of heads H of blocks, unless the study varies it.
+        axes: values that the study varies, fields of :class:`studies.iciia.Axes`.
     """
     from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
     from refocus.cloud_train.methods.iciia.train import IciiaRecipe
@@ -181,11 +194,19 @@ def _train_points(
 
 
 def _of_one_label(run: Path, name: str) -> Run:
-    """A run of ``refocus train iciia`` whose photos have one label each."""
+    """Open a run of ``refocus train iciia`` with one label per photo.
+
+    Raises:
+        DataError: its photos have several labels.
+    """
+    from refocus.cloud_train.errors import DataError
     from refocus.cloud_train.runs.iciia import Run
 
     opened = Run(run)
-    opened.table.one_label(f"{STUDIES} {name}")
+    if opened.table.several:
+        raise DataError(
+            f"{STUDIES} {name} needs one label of each photo; these photos have several (data.labels = several)"
+        )
     return opened
 
 
@@ -194,7 +215,10 @@ def _of_one_label(run: Path, name: str) -> Run:
 
 @study_app.command(rich_help_panel=ICIIA)
 def attention(run: MadeRun, seeds: SeedsOfRun = "", targets: Targets = 8, as_json: AsDocument = False) -> None:
-    """ICIIA Fig. 4: the part of attention that goes to photos of the target's class. Trains nothing."""
+    """Measure the attention on photos of the target's class (ICIIA Fig. 4).
+
+    Trains nothing.
+    """
     from studies.iciia.attention import study_attention
 
     found = study_attention(_of_one_label(run, "attention"), seeds_of_run(seeds, run), typed(run), targets)
@@ -209,7 +233,10 @@ def windows(
     targets: Targets = 8,
     as_json: AsDocument = False,
 ) -> None:
-    """Heads exported at attention windows other than in training: accuracy and cost. Trains nothing."""
+    """Measure heads at attention windows other than in training.
+
+    Reports accuracy and cost of exported heads. Trains nothing.
+    """
     from studies.iciia.windows import study_windows
 
     opened, sizes = _of_one_label(run, "windows"), integers(windows, "--windows")
@@ -225,12 +252,33 @@ def memories(
     targets: Targets = 8,
     as_json: AsDocument = False,
 ) -> None:
-    """The newest photos against the most similar ones of a longer history. Trains nothing."""
+    """Compare the newest with the most similar photos of a long history.
+
+    Trains nothing.
+    """
     from studies.iciia.history_policies import study_memories
 
     opened, lengths = _of_one_label(run, "memories"), integers(histories, "--histories")
     found = study_memories(opened, seeds_of_run(seeds, run), typed(run), people, targets, lengths)
     write_study(run, "memories", found, as_json)
+
+
+@study_app.command(rich_help_panel=ICIIA)
+def labelled(run: MadeRun, as_json: AsDocument = False) -> None:
+    """Add labelled baselines to RUN/results.json (ICIIA section 4.1).
+
+    They are fine-tuning and prompt tuning with labels.
+    """
+    from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.report import print_summary
+    from studies.iciia.labelled import with_labelled
+
+    document = with_labelled(_of_one_label(run, "labelled"))
+    write_results(document, run / "results.json")
+    if as_json:
+        print_json(document)
+    else:
+        print_summary(document)
 
 
 # ---- banks of TAPER
@@ -243,7 +291,10 @@ def taper(
     seeds: SeedsOfRun = "",
     as_json: AsDocument = False,
 ) -> None:
-    """TAPER Tables 2 and 4 to 7 and the paper's orders. Trains what is missing."""
+    """Compute TAPER Tables 2 and 4 to 7 and check the paper's orders.
+
+    Trains missing models.
+    """
     from refocus.cloud_train.runs.taper import TaperRun
     from studies.banks.tables import study_taper
 
@@ -253,7 +304,10 @@ def taper(
 
 @study_app.command(rich_help_panel=TAPER)
 def ways(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
-    """TAPER Table 3: trained and judged on tasks of 20 classes, and of 5 to 100."""
+    """Vary the number of classes of a task (TAPER Table 3).
+
+    Banks are trained and evaluated on tasks of 20 classes, and of 5 to 100.
+    """
     from refocus.cloud_train.runs.taper import TaperRun
     from studies.banks.tables import study_ways
 
@@ -267,7 +321,10 @@ def bases(
     seeds: SeedsOfRun = "",
     as_json: AsDocument = False,
 ) -> None:
-    """TAPER Table 5: banks of fewer bases, as one a domain, on the same tasks. Trains what is missing."""
+    """Compare banks with fewer bases on the same tasks (TAPER Table 5).
+
+    One basis per domain is an example. Trains missing banks.
+    """
     from refocus.cloud_train.runs.taper import TaperRun
     from studies.banks.tables import study_bases
 
@@ -278,7 +335,10 @@ def bases(
 
 @study_app.command(rich_help_panel=TAPER)
 def bank(run: MadeRun, seeds: SeedsOfRun = "", to: To = BOTH_RUNTIMES, as_json: AsDocument = False) -> None:
-    """Exported banks as a device uses them: accuracy, and time of a photo and of condensing."""
+    """Measure exported banks as a device uses them.
+
+    Reports accuracy, the time of a photo, and the time of condensing.
+    """
     from refocus.cloud_train.evaluate.bank_replay import replay_bank
     from refocus.cloud_train.evaluate.bank_tasks import TASKS
     from refocus.cloud_train.runs.taper import TaperRun
@@ -290,7 +350,10 @@ def bank(run: MadeRun, seeds: SeedsOfRun = "", to: To = BOTH_RUNTIMES, as_json: 
 
 @study_app.command(rich_help_panel=TAPER)
 def improvement(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
-    """TAPER Fig. 3, through exported banks: owners without a task description."""
+    """Evaluate owners without a task description (TAPER Fig. 3).
+
+    Uses exported banks.
+    """
     from refocus.cloud_train.evaluate.self_improvement import study_improvement
     from refocus.cloud_train.runs.taper import TaperRun
 
@@ -299,7 +362,7 @@ def improvement(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = Fals
 
 @study_app.command(rich_help_panel=TAPER)
 def growth(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
-    """TAPER section 3.4: a bank that gets a basis for a domain that it was trained without."""
+    """Add a basis for a new domain to a trained bank (TAPER section 3.4)."""
     from refocus.cloud_train.runs.taper import TaperRun
     from studies.banks.growth import study_growth
 
@@ -318,7 +381,7 @@ def federated(
     jobs: Annotated[str, typer.Option(help="comma-separated job names, * is a wildcard; default: all")] = "",
     processes: Annotated[int, typer.Option(min=1, help="jobs at a time, each in a process of one thread")] = 1,
 ) -> None:
-    """A programme of federated tables as a queue of jobs."""
+    """Run a programme of federated tables as a queue of jobs."""
     from refocus.cloud_train.errors import UsageError
     from studies.federated.programme import run_queue
 
@@ -339,7 +402,10 @@ def bundles(
     data: Data = "",
     to: To = BOTH_RUNTIMES,
 ) -> None:
-    """Each client of one job of a programme through exported bundles: with their own file, another's, and none."""
+    """Evaluate the clients of a federated job through exported bundles.
+
+    Each client uses their own file, another client's, and none.
+    """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.errors import UsageError
     from studies.federated.bundle_accuracy import bundle_accuracy
@@ -369,7 +435,10 @@ def _queue(run: Path, programme: Path | None, documents: Path, data: str) -> Que
 
 @study_app.command(rich_help_panel=FEDERATED)
 def sensitivity(run: MadeRun, seeds: SeedsOfRun = "", as_json: AsDocument = False) -> None:
-    """FedPerfix Table 1: each kind of layer kept local, alone and with the classifier."""
+    """Keep each kind of layer local in turn (FedPerfix Table 1).
+
+    Each is kept local alone and with the classifier.
+    """
     from refocus.cloud_train.federated.run import FederatedRun
     from studies.federated.sensitivity import study_sensitivity
 
@@ -392,7 +461,10 @@ def run(
     show: Show = False,
     as_json: AsDocument = False,
 ) -> None:
-    """Evaluate the cells of an experiment and compare them; cells that were evaluated before are not repeated."""
+    """Evaluate and compare the cells of an experiment.
+
+    Cells that were evaluated before are not evaluated again.
+    """
     from refocus.cloud_train.errors import UsageError
     from refocus.cloud_train.settings import explained_toml
     from refocus.edge.files import write_file
@@ -419,7 +491,10 @@ def run(
 
 @study_app.command(rich_help_panel=PHOTO_SETS)
 def decoding(run: Folder, data: Data = "", as_json: AsDocument = False) -> None:
-    """Large JPEGs decoded at a reduced size against full size: labels, features, accuracy."""
+    """Compare decoding large JPEGs at a reduced size with full size.
+
+    Reports labels, features and accuracy.
+    """
     from studies.bench.decoding import study_decoding
 
     write_study(run, "decoding", study_decoding(data, run, typed(run)), as_json)
@@ -429,17 +504,24 @@ def decoding(run: Folder, data: Data = "", as_json: AsDocument = False) -> None:
 
 
 def typed(folder: Path, name: str = "RUN") -> str:
-    """Return the command line as it was typed, with the folder replaced by a name: it may be published."""
+    """Return the typed command line with the folder replaced by a name.
+
+    It contains no private path and may be published.
+    """
     return typed_command({str(folder): name}, STUDIES)
 
 
 def write_study(
     run: Path, name: str, document: dict[str, Any], as_json: bool, pages: Mapping[str, StudyPage] | None = None
 ) -> None:
-    """Write a study's results document into its run, and print it or a table of it.
+    """Write a study's results document to its run, and print it.
 
     Args:
-        pages: of studies; default: the published ones.
+        run: folder of the study.
+        name: name of the study.
+        document: results document.
+        as_json: print the document instead of its table.
+        pages: pages by study; default: the published ones.
     """
     from refocus.cloud_train.documents import write_results
     from refocus.cloud_train.evaluate.report import show_study

@@ -1,8 +1,8 @@
-"""Accuracy of each client of a federated run through an exported bundle, with the client's file from the delivery.
+"""Evaluate the clients of a federated run through an exported bundle.
 
 Each client's test photos are recognised by :class:`refocus.edge.recognize.Recognizer` on every target, three times:
-with the client's own file, with the next client's (a control that should lose) and without a file, as a new device is
-served. PyTorch's answers with the network of the training stand beside them.
+with the client's own file of the delivery, with the next client's (a control that should lose accuracy) and without a
+file, as on a new device. The document also has the accuracy in PyTorch with the network of the training.
 """
 
 from __future__ import annotations
@@ -35,18 +35,23 @@ WHOSE = ("own", "other", "none")
 def bundle_accuracy(
     run: FederatedRun, method: str, seed: int, rates: Rates, targets: Sequence[str], command: str
 ) -> dict[str, Any]:
-    """Exports a trained method to each target and evaluates every client through the bundles.
+    """Export a trained method to each target and evaluate all clients.
 
-    Rounds that are missing are trained. Each target gets a bundle of its own in the method's folder.
+    Missing rounds are trained. Each target gets a separate bundle in the method's folder.
 
     Args:
-        targets: as ``onnx:fp32`` and ``executorch:fp32``.
+        run: clients and settings.
+        method: name of the method.
+        seed: seed of the training.
+        rates: learning rates of the method.
+        targets: such as ``onnx:fp32`` and ``executorch:fp32``.
+        command: command line, stored in the document.
 
     Returns:
         The results document (``docs/results-format.md``).
 
     Raises:
-        UsageError: the method has no parameters of each client's own.
+        UsageError: the method has no personal parameters.
     """
     if find_method(method).carrier == "none":
         raise UsageError(f"{method} has one network for all clients; choose a method with parameters of their own")
@@ -94,8 +99,8 @@ def _through(
     scratch: Path,
     found: dict[str, dict[str, Any]],
 ) -> None:
-    """Adds what a bundle answers to each client's photos."""
-    store = PersonalWeightStore(scratch / "weights", max_bytes=sys.maxsize, sync=False)  # nobody's are given up
+    """Add a bundle's answers to each client's photos."""
+    store = PersonalWeightStore(scratch / "weights", max_bytes=sys.maxsize, sync=False)  # no file is evicted
     for number, client in enumerate(members):
         received = read_personal(checkpoint.path.parent / "clients" / file_name(client.name), bundle)
         for model in received.models:
@@ -114,14 +119,14 @@ def _through(
 
 
 def _answers_of(logits: np.ndarray, client: Client) -> np.ndarray:
-    """(R,) the class of each test photo. logits: (R, C) or (R, 1, C)."""
+    """Return the class of each test photo (R,); logits (R, C) or (R, 1, C)."""
     return logits.reshape(len(client.test), -1).argmax(1)
 
 
 def _rows(
     members: Sequence[Client], targets: Sequence[str], found: dict[str, dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Right answers of each client."""
+    """Yield the number of correct predictions of each client."""
     for client in members:
         answers, label = found[client.name], client.test.label.numpy()
         right = {name: int((answer == label).sum()) for name, answer in answers.items()}

@@ -1,7 +1,8 @@
-"""A deployment measured on one machine: a server and client processes on loopback beside the simulation.
+"""Compare a deployment on one machine with the simulation.
 
-Three trainings of one method on the same clients: simulated in one process; deployed with all clients; and deployed
-with one client that is killed after some rounds and does not come back. Everything is started and ended here.
+A server and client processes run on loopback. One method is trained three times on the same clients: simulated in one
+process; deployed with all clients; and deployed with one client that is killed after some rounds and does not come
+back. This module starts and ends all processes.
 
     OUT/simulated/        the run in one process, whose photos the client processes use
     OUT/project/          kits of the server and the clients
@@ -46,11 +47,13 @@ DEADLINE_S = 600.0  # seconds a client has for a round
 
 @dataclass(frozen=True)
 class Trial:
-    """What is deployed.
+    """Configuration of a deployment trial.
 
     Attributes:
-        config: of the run; ``recipe.keep`` is "last", which deployments keep.
-        method, rates, seed: what is trained.
+        config: settings of the run; ``recipe.keep`` must be "last", the only value that deployments support.
+        method: name of the method.
+        rates: its learning rates.
+        seed: seed of the training.
         drop_after: round after which a client is killed.
     """
 
@@ -63,12 +66,13 @@ class Trial:
 
 @dataclass
 class _Deployed:
-    """One deployed training.
+    """Result of a deployed training.
 
     Attributes:
-        result: as of :func:`refocus.cloud_train.federated.deployment.serve.serve`.
+        result: see :func:`refocus.cloud_train.federated.deployment.serve.serve`.
         start_s: seconds from starting the server to the end of the first round, without that round.
-        loopback: bytes that crossed the loopback interface from the first round's end to the last one's.
+        loopback: bytes that crossed the loopback interface between the ends of the first and the last round.
+        error: exception that ended the training, or None.
     """
 
     result: dict[str, Any] = field(default_factory=dict)
@@ -78,11 +82,11 @@ class _Deployed:
 
 
 def measure(trial: Trial, out: Path, command: str) -> dict[str, Any]:
-    """Runs the three trainings and returns the results document.
+    """Run the three trainings and return the results document.
 
     Raises:
-        UsageError: the folder is in use, there are fewer rounds than the client that is lost needs, they were over
-            before it was gone, or the run keeps the best round.
+        UsageError: the folder is in use, there are fewer rounds than the trial with a lost client needs, the rounds
+            were over before the client was killed, or the run keeps the best round.
     """
     recipe = trial.config.recipe
     if out.exists() and any(out.iterdir()):
@@ -131,7 +135,10 @@ def measure(trial: Trial, out: Path, command: str) -> dict[str, Any]:
 
 
 def _row(title: str, log: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Times and messages of a training's rounds; a round that a client did not answer stands apart."""
+    """Compute times and message sizes of a training's rounds.
+
+    The round in which a client first did not answer has a separate time.
+    """
     first_missed = next((record for record in log if record.get("absent")), None)
     whole = [record["seconds"] for record in log if not record.get("absent")]
     later = [record["seconds"] for record in log if record.get("absent")][1:]
@@ -149,7 +156,7 @@ def _row(title: str, log: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _deployed(trial: Trial, run: FederatedRun, out: Path, what: str, victim: str) -> _Deployed:
-    """One deployed training, with a client that is killed on the way if one is named."""
+    """Run a deployed training; kill the client ``victim`` if it is not ""."""
     project, found = out / "project", _Deployed()
     config = replace(trial.config, source="", classes=run.classes)
     asked = Deployment(trial.method, trial.seed, trial.rates, (), DEADLINE_S)
@@ -186,7 +193,10 @@ def _rounds(folder: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _clients(project: Path, photos: Path, logs: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """A process for each client of a project, with its photos of a run; they are killed in the end."""
+    """Start a process for each client of a project; kill them at the end.
+
+    The clients use the photos of a run.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     made = {}
     try:
@@ -203,7 +213,7 @@ def _clients(project: Path, photos: Path, logs: Path) -> Iterator[dict[str, subp
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it started, at once."""
+    """Kill a process and all its descendants."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -217,7 +227,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _same(run: FederatedRun, trial: Trial, deployed: Path) -> bool:
-    """Whether the server of a deployment ends with the simulation's tensors, bit for bit."""
+    """Compare the server's last tensors with the simulation's, bit for bit."""
     last = f"server/{trial.config.recipe.rounds:06d}.safetensors"
     one, other = (load_file(p / last) for p in (run.place(trial.method, trial.seed, trial.rates), deployed))
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
@@ -230,7 +240,10 @@ def _free_port() -> int:
 
 
 def _loopback() -> int:
-    """Bytes that the loopback interface has received since it came up; 0 where the system does not say."""
+    """Return the bytes that the loopback interface has received.
+
+    It is 0 on systems without ``/proc/net/dev``.
+    """
     table = Path("/proc/net/dev")
     lines = table.read_text(encoding="ascii").splitlines() if table.exists() else []
     return next((int(line.split(":")[1].split()[0]) for line in lines if line.strip().startswith("lo:")), 0)

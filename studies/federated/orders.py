@@ -1,8 +1,8 @@
-"""The orders of a programme, judged by the documents that its jobs left: which hold, which are reversed, which are not
-seen and how large a difference would have been, and which have not been run yet.
+"""Evaluate the orders of a programme on the documents of its jobs.
 
-Two methods are compared photo by photo, seed by seed. With ten clients or more the interval is over clients and seeds;
-with fewer, as of domains, over their photos and seeds, and it says nothing about other domains.
+An order holds, is reversed, is not seen (with the smallest difference that would have been seen), or has not been run
+yet. Two methods are compared photo by photo, seed by seed. With ten clients or more the interval is over clients and
+seeds; with fewer, as of domains, it is over their photos and seeds, and does not cover other domains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from refocus.benchmarks.measure.statistics import Interval, widened
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.federated.evaluate import unpacked_bits
 from refocus.cloud_train.federated.methods import title_of
 from studies.federated.programme import JOB_SCHEMA, Average, Job, Order, Programme, merged_settings, resolved
 
@@ -29,7 +28,7 @@ Document = Mapping[str, Any]
 
 
 def read_documents(folder: Path) -> dict[str, Document]:
-    """Documents of jobs by name.
+    """Read the documents of jobs, by name.
 
     Raises:
         DataError: a file is none, or of another version.
@@ -50,10 +49,14 @@ def read_documents(folder: Path) -> dict[str, Document]:
 def judge(
     programme: Programme, documents: Mapping[str, Document], orders: Sequence[Order] | None = None
 ) -> list[dict[str, Any]]:
-    """Every order with its verdict: reversed ones first, then those not seen, those that hold, those not yet run.
+    """Return every order with its verdict, sorted by verdict.
+
+    Reversed orders come first, then those not seen, those that hold, and those not yet run.
 
     Args:
-        orders: default: those of the programme, without its further attempts.
+        programme: tables and orders.
+        documents: documents of jobs, by job name.
+        orders: orders to evaluate; default: those of the programme, without its further attempts.
     """
     rows = [_judged(programme, order, documents) for order in (programme.orders if orders is None else orders)]
     ranks = (REVERSED, NOT_SEEN, HOLDS, NOT_RUN)
@@ -83,7 +86,7 @@ def _judged(programme: Programme, order: Order, documents: Mapping[str, Document
 
 
 def _pairs(programme: Programme, order: Order) -> Iterator[tuple[Job, Job]]:
-    """The two jobs of each table and seed of an order."""
+    """Yield the two jobs of each table and seed of an order."""
     for table, other in zip(order.tables, order.other_tables or order.tables, strict=True):
         for seed in resolved(programme, table).seeds:
             yield Job(table, order.better, seed), Job(other, order.other, seed)
@@ -92,10 +95,12 @@ def _pairs(programme: Programme, order: Order) -> Iterator[tuple[Job, Job]]:
 def _differences(
     order: Order, table: str, better: Document, other: Document
 ) -> Iterator[tuple[tuple[str, str], np.ndarray]]:
-    """Of each client, by table and name, (R,) the difference on each test photo: 1, 0 or -1.
+    """Yield the difference on each test photo, (R,) of 1, 0 or -1.
+
+    There is one array per client, with its table and name.
 
     Raises:
-        DataError: the two are of other photos.
+        DataError: the two documents are of different photos.
     """
     if better["data"]["fingerprint"] != other["data"]["fingerprint"]:
         raise DataError(f"{better['federated_job']} and {other['federated_job']} are of other photos; run one again")
@@ -111,7 +116,7 @@ def _differences(
 
 
 def interval(clients: Sequence[np.ndarray]) -> dict[str, Any]:
-    """Mean over clients of paired differences, with a 95 % bootstrap interval.
+    """Average paired differences over clients, with a 95 % bootstrap interval.
 
     Args:
         clients: of each, (S, R): seeds, photos.
@@ -170,7 +175,7 @@ ROW_COLUMNS: page.Columns = {
 
 
 def summary(rows: Sequence[Document]) -> str:
-    """How many orders hold, the reversed ones by name."""
+    """Count the orders that hold, and name the reversed ones."""
     verdicts = [row["verdict"] for row in rows]
     count = {verdict: verdicts.count(verdict) for verdict in (HOLDS, NOT_SEEN, REVERSED, NOT_RUN)}
     judged = len(rows) - count[NOT_RUN]
@@ -188,7 +193,7 @@ def summary(rows: Sequence[Document]) -> str:
 
 
 def table_rows(programme: Programme, name: str, documents: Mapping[str, Document]) -> list[dict[str, Any]]:
-    """A row for each method of a table that has been run with any seed."""
+    """Return a row for each method of a table that has been run."""
     table = resolved(programme, name)
     of = {
         method: [
@@ -201,11 +206,13 @@ def table_rows(programme: Programme, name: str, documents: Mapping[str, Document
 
 
 def average_rows(programme: Programme, average: Average, documents: Mapping[str, Document]) -> list[dict[str, Any]]:
-    """A row for each method that all tables of an average have, with all of their seeds.
+    """Return a row for each method that all tables of an average have.
+
+    All seeds must have been run.
 
     Returns:
-        Rows of text: newcomers of each table, their mean, the mean of members, and that of all clients of all
-        tables, each with the network that the server sends, as the paper has them.
+        Rows of text: newcomers of each table, their mean, the mean of members, and that of all clients of all tables,
+            each with the network that the server sends, as in the paper.
     """
     rows = []
     for method in resolved(programme, average.tables[0]).methods:
@@ -235,11 +242,13 @@ def average_rows(programme: Programme, average: Average, documents: Mapping[str,
 
 
 def _row(method: str, found: Sequence[Document], alone: Sequence[Document], choice: Document | None) -> dict[str, Any]:
-    """A row of a table.
+    """Build a row of a table.
 
     Args:
-        found, alone: documents of the method and of clients on their own, one per seed.
-        choice: document of the choice of the method's rates, where there were several.
+        method: name of the method.
+        found: documents of the method, one per seed.
+        alone: documents of clients on their own, one per seed.
+        choice: document of the choice of the method's rates, or None if there was one choice only.
     """
     used = np.array([_shares(one, "members", "used") for one in found])
     unseen = [_shares(one, "unseen", "received") for one in found]
@@ -266,7 +275,10 @@ def _row(method: str, found: Sequence[Document], alone: Sequence[Document], choi
 
 
 def _edge(rates: Mapping[str, float], choice: Document | None) -> str:
-    """Where the chosen rate of clients is the lowest or the highest that was tried: a better one may lie beyond."""
+    """Return a note if the chosen client rate is an extreme of those tried.
+
+    A better rate may lie beyond it.
+    """
     if choice is None:
         return ""
     tried = [float(re.split(r"(?<!e)-", name)[0]) for name in choice["tried"]]  # as "0.1-0.01" with the server's
@@ -275,7 +287,10 @@ def _edge(rates: Mapping[str, float], choice: Document | None) -> str:
 
 
 def client_gains(found: Sequence[Document], alone: Sequence[Document]) -> np.ndarray | None:
-    """(clients,) gain of each over being alone, mean over the seeds that both have; None without any."""
+    """Return the gain of each client over training alone, (clients,).
+
+    It is the mean over the seeds that both methods have, or None without any.
+    """
     by_seed = {one["seed"]: _shares(one, "members", "used") for one in alone}
     gains = [
         np.subtract(_shares(one, "members", "used"), by_seed[one["seed"]]) for one in found if one["seed"] in by_seed
@@ -288,7 +303,7 @@ def _shares(document: Document, who: str, moment: str) -> list[float]:
 
 
 def about_table(programme: Programme, name: str, documents: Mapping[str, Document]) -> str:
-    """Photos, budget and machines of a table."""
+    """Describe the photos, budget and machines of a table."""
     table, settings = resolved(programme, name), merged_settings(programme, name)
     mine = [one for one in documents.values() if one["table"] == name and "members" in one]
     budget = mine[0]["budget"]
@@ -303,12 +318,16 @@ def about_table(programme: Programme, name: str, documents: Mapping[str, Documen
 
 
 def _machine(machine: Mapping[str, Any]) -> str:
-    """What trained a job: a GPU by its name, or a processor."""
+    """Return the name of the GPU or processor that trained a job."""
     return machine["device"] if machine["device"] != "cpu" else f"{machine['processor']} ({machine['threads']} thread)"
 
 
 def _ratio(documents: Sequence[Document]) -> str:
-    """How many times fewer numbers FedCLIP trains and sends than training its tower takes (FedCLIP Fig. 3d)."""
+    """Compare what FedCLIP trains and sends with FedAvg (FedCLIP Fig. 3d).
+
+    The text states how many times fewer numbers FedCLIP trains and sends than FedAvg of the tower; it is "" if one of
+    them has not been run.
+    """
     of = {one["method"]: one for one in documents}
     if not {"fedclip", "fedavg-clip"} <= of.keys():
         return ""
@@ -319,7 +338,10 @@ def _ratio(documents: Sequence[Document]) -> str:
 
 
 def density_and_curves(programme: Programme, name: str, documents: Mapping[str, Document]) -> bytes:
-    """PNG of a table: training loss and validation by round, and the density of clients' gains over being alone."""
+    """Plot training curves and the density of clients' gains as PNG.
+
+    The curves are training loss and validation accuracy by round; gains are over training alone.
+    """
     from matplotlib.figure import Figure
 
     table = resolved(programme, name)
@@ -350,12 +372,15 @@ def density_and_curves(programme: Programme, name: str, documents: Mapping[str, 
 
 
 def _line(number: int) -> dict[str, Any]:
-    """Colour and dashes of a table's method, the same in all panels: ten colours, then the same ones dashed."""
+    """Return the colour and dashes of a method, the same in all panels.
+
+    After ten methods the same colours are dashed.
+    """
     return {"color": f"C{number % 10}", "linestyle": ("-", "--", ":")[number // 10 % 3]}
 
 
 def _by_method(table: str, documents: Mapping[str, Document]) -> dict[str, list[Document]]:
-    """Documents of a table's trainings, without the choice of rates."""
+    """Return the documents of a table's trainings by method."""
     found: dict[str, list[Document]] = {}
     for one in documents.values():
         if one["table"] == table and "members" in one:
@@ -364,8 +389,13 @@ def _by_method(table: str, documents: Mapping[str, Document]) -> dict[str, list[
 
 
 def _density(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Kernel density of clients' gains, by Silverman's rule."""
+    """Estimate the kernel density of gains with Silverman's rule."""
     width = max(1e-3, 1.06 * values.std() * len(values) ** -0.2)
     places = np.linspace(values.min() - 3 * width, values.max() + 3 * width, 200)
     kernels = np.exp(-0.5 * ((places[:, None] - values) / width) ** 2)
     return places, kernels.mean(1) / (width * np.sqrt(2 * np.pi))
+
+
+def unpacked_bits(text: str, count: int) -> np.ndarray:
+    """Unpack bits packed by ``refocus.cloud_train.federated.evaluate``."""
+    return np.unpackbits(np.frombuffer(bytes.fromhex(text), np.uint8), count=count).astype(bool)

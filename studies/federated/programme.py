@@ -1,12 +1,12 @@
-"""A programme of federated tables as a queue of jobs: what is run, in which order, and what every job leaves behind.
+"""Run a programme of federated tables as a queue of jobs.
 
 A job is one method of one table with one seed, or the choice of that method's learning rate. Its document is written as
-soon as it ends, and a job whose document is there with the same settings is not run again: documents are enough to go
-on from on another machine. Within a job the rounds of the run folder are gone on from.
+soon as it ends, and a job that has a document with the same settings is skipped: documents are enough to continue on
+another machine. Within a job the rounds of the run folder resume.
 
     RUN/TABLE-HASH/              a federated run (:mod:`refocus.cloud_train.federated.run`)
     RUN/features/                features of the photos that image towers are made from
-    DOCUMENTS/JOB.json           what a job found
+    DOCUMENTS/JOB.json           document of a job
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ COLUMNS = ("round", "steps", "loss", "accuracy", "validation", "prompt_differenc
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One table of a paper, on photos that are here.
+    """Table of a paper, repeated on available photos.
 
     Attributes:
-        paper: which table it repeats.
-        about: in which respects it differs from the paper's.
+        paper: the table that is repeated.
+        about: differences from the paper's table.
         methods: its rows, first those that decide most orders.
-        seeds: of every row.
-        like: a table whose methods, seeds and settings hold where this one says nothing.
-        settings: of a federated run, as far as they differ from the defaults.
+        seeds: seeds of every row.
+        like: another table, whose methods, seeds and settings are the defaults of this one.
+        settings: settings of a federated run that differ from the defaults.
     """
 
     paper: str = ""
@@ -66,15 +66,17 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a paper found: one method above another, and where that is judged here.
+    """Order of two methods in a paper, and its test here.
 
     Attributes:
-        better, other: methods.
-        source: the paper's table.
-        tables: whose clients are pooled.
-        other_tables: those of ``other`` where they are not the same, in the same order.
-        who: clients that trained, those who came later, or both.
-        moment, other_moment: when they are compared, as of :mod:`refocus.cloud_train.federated.evaluate`.
+        better: method that is better in the paper.
+        other: method that is worse.
+        source: table of the paper.
+        tables: tables whose clients are pooled.
+        other_tables: tables of ``other`` if they differ, in the same order.
+        who: clients that trained, clients that came later, or both.
+        moment: time of the evaluation of ``better``, see :mod:`refocus.cloud_train.federated.evaluate`.
+        other_moment: the same for ``other``.
     """
 
     better: str
@@ -88,11 +90,13 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Average(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the paper whose rows are means over several tables here, as over the domain that is left out.
+    """Table whose rows are means over several tables.
+
+    The paper averages for example over the domain that is left out.
 
     Attributes:
-        paper: which table it repeats.
-        tables: of the same methods; the clients of all of them count alike.
+        paper: the table that is repeated.
+        tables: tables with the same methods; every client of them has the same weight.
     """
 
     paper: str
@@ -104,9 +108,9 @@ class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         defaults: settings of every table.
-        tables: by name, in the order in which they are run.
-        orders: what is judged, written before anything is run.
-        attempts: the same orders in other tables, for those that did not hold; they count for themselves.
+        tables: tables by name, in the order in which they are run.
+        orders: orders to evaluate, written before anything is run.
+        attempts: orders that did not hold, in other tables; they are counted separately.
         averages: tables over several tables.
     """
 
@@ -119,7 +123,13 @@ class Programme(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Job:
-    """One method of a table: with a seed, or the choice of its rates (None)."""
+    """Training of a method of a table, or the choice of its rates.
+
+    Attributes:
+        table: name of the table.
+        method: name of the method.
+        seed: seed of the training; None for the choice of rates.
+    """
 
     table: str
     method: str
@@ -127,6 +137,7 @@ class Job:
 
     @property
     def name(self) -> str:
+        """Name of the job and of its document."""
         return f"{self.table}.{self.method}.{RATES_JOB if self.seed is None else f'seed-{self.seed}'}"
 
 
@@ -147,11 +158,11 @@ class Queue:
     _runs: dict[str, FederatedRun] = field(default_factory=dict)
 
     def config(self, table: str) -> FederatedConfig:
-        """Settings of a table with paths as the programme has them."""
+        """Return the settings of a table, with the programme's paths."""
         return config_of(self.programme, table)
 
     def run(self, table: str) -> FederatedRun:
-        """The run of a table; opened once."""
+        """Open the run of a table, once."""
         if table not in self._runs:
             config = self.config(table)
             placed: dict[str, Any] = {name: self._placed(getattr(config, name)) for name in PATHS}
@@ -163,7 +174,7 @@ class Queue:
         return path if not path or path == "glyphs" or is_hub(path) else str((self.data / path).resolve())
 
     def jobs(self) -> Iterator[Job]:
-        """Every job, a method's choice of rates before its seeds."""
+        """Return every job, a method's choice of rates before its seeds."""
         for name in self.programme.tables:
             table = resolved(self.programme, name)
             for method in table.methods:
@@ -172,12 +183,15 @@ class Queue:
                 yield from (Job(name, method, seed) for seed in table.seeds)
 
     def choice_of_rates(self, table: str, method: str) -> Job | None:
-        """The job that chooses a method's rates; None where there is nothing to choose."""
+        """Return the job that chooses a method's rates, or None.
+
+        There is none if only one rate is possible.
+        """
         several = len(self.config(table).rates_of(find_method(method))) > 1
         return Job(table, method, None) if several else None
 
     def document(self, job: Job) -> dict[str, Any] | None:
-        """What a job found, if it is done with the settings that it has now."""
+        """Return the document of a job if its settings are the current ones."""
         path = self.documents / f"{job.name}.json"
         if not path.exists():
             return None
@@ -190,7 +204,10 @@ class Queue:
         return document if same_settings(stored, plain(self.config(job.table))) else None
 
     def twin(self, job: Job) -> dict[str, Any] | None:
-        """The document of a job that another table with the same settings has done already, as this job's."""
+        """Return the document of an equal job of another table, or None.
+
+        The other table has the same settings. The document is renamed to this job.
+        """
         settings, seeds = plain(self.config(job.table)), resolved(self.programme, job.table).seeds
         for name in self.programme.tables:
             other = Job(name, job.method, job.seed)
@@ -203,15 +220,15 @@ class Queue:
         return None
 
     def ready(self, job: Job) -> bool:
-        """Whether nothing that a job needs is missing."""
+        """Return whether the choice of rates that a job needs is done."""
         choice = self.choice_of_rates(job.table, job.method)
         return choice in (None, job) or self.document(choice) is not None
 
     def rates(self, job: Job) -> Rates:
-        """The rates of a method, chosen by its own job where there are several.
+        """Return the rates of a method, chosen by a separate job if needed.
 
         Raises:
-            DataError: that job is not done.
+            DataError: the job that chooses the rates is not done.
         """
         choice = self.choice_of_rates(job.table, job.method)
         if choice is None:
@@ -223,10 +240,10 @@ class Queue:
 
 
 def load_programme(path: Path) -> Programme:
-    """Reads and checks a programme.
+    """Read and check a programme.
 
     Raises:
-        UsageError: no such file, no TOML, unknown keys, tables, methods or settings.
+        UsageError: the file is missing or no TOML, or has unknown keys, tables, methods or settings.
     """
     try:
         programme = msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Programme)
@@ -263,7 +280,7 @@ def _check_order(programme: Programme, order: Order) -> None:
 
 
 def resolved(programme: Programme, name: str) -> Table:
-    """A table with what it takes from the one it is like.
+    """Return a table merged with the table it is like.
 
     Raises:
         UsageError: there is no such table.
@@ -279,11 +296,15 @@ def resolved(programme: Programme, name: str) -> Table:
 
 
 def merged_settings(programme: Programme, name: str) -> dict[str, Any]:
+    """Merge the settings of a table with the programme's defaults."""
     return merged(programme.defaults, resolved(programme, name).settings)
 
 
 def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, the second over the first; arguments of a network are taken whole."""
+    """Merge nested tables; values of the second replace those of the first.
+
+    Arguments of a network are replaced as a whole.
+    """
     found = dict(one)
     for key, value in other.items():
         nested = isinstance(value, dict) and isinstance(found.get(key), dict) and key not in WHOLE
@@ -292,12 +313,15 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def config_of(programme: Programme, table: str) -> FederatedConfig:
-    """Settings of a table, with paths as the programme has them."""
+    """Return the settings of a table, with the programme's paths."""
     return changed_by(FederatedConfig(), merged_settings(programme, table), f"tables.{table}.settings")
 
 
 def of_these_settings(programme: Programme, documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Documents of the programme's tables, without those of jobs that ran with other settings than it has now."""
+    """Keep the documents whose settings are the programme's current ones.
+
+    Documents of unknown tables are kept too.
+    """
     now = {table: plain(config_of(programme, table)) for table in programme.tables}
     return {
         name: document
@@ -307,34 +331,41 @@ def of_these_settings(programme: Programme, documents: Mapping[str, Mapping[str,
 
 
 def plain(config: FederatedConfig) -> dict[str, Any]:
-    """Settings as JSON has them."""
+    """Convert settings to JSON types."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(config))
     return found
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
-    """SHA-256 of settings, the same on every machine: their paths start at the folder of the data."""
+    """Hash settings with SHA-256.
+
+    The hash is the same on every machine: paths start at the folder of the data.
+    """
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def same_settings(stored: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a document's settings are those of now; what it does not name has its default."""
+    """Compare a document's settings with the current ones.
+
+    Settings that the document does not name have their defaults.
+    """
     flat_now, flat_stored, flat_plain = (dict(flat(one, WHOLE)) for one in (now, stored, plain(FederatedConfig())))
     return all(flat_stored.get(key, flat_plain.get(key)) == value for key, value in flat_now.items())
 
 
-WHOLE = ("arguments", "partitioner_arguments")  # one that is left out has a default of its own, not ours
+WHOLE = ("arguments", "partitioner_arguments")  # a missing argument has the default of its network, not ours
 
 
 def run_queue(queue: Queue, chosen: Sequence[str] = (), processes: int = 1) -> list[str]:
-    """Runs every job that has no document yet.
+    """Run every job that has no document yet.
 
     Args:
-        chosen: names of jobs, with ``*`` for anything; default: all.
-        processes: jobs at a time, each in a process of its own with one thread, on the GPU where there is one.
+        queue: programme and folders.
+        chosen: names of jobs, with ``*`` for any text; default: all.
+        processes: number of concurrent jobs, each in a separate process with one thread, on the GPU if there is one.
 
     Returns:
-        Names of the jobs that failed; each is reported as it fails, and the others go on.
+        Names of the jobs that failed; each failure is reported at once, and the other jobs continue.
     """
     waiting = [
         job
@@ -355,14 +386,17 @@ def run_queue(queue: Queue, chosen: Sequence[str] = (), processes: int = 1) -> l
 
 @dataclass(frozen=True)
 class Finished:
-    """How a job ended: whether its document is there, and one sentence."""
+    """Outcome of a job: whether its document exists, and a message."""
 
     well: bool
     told: str
 
 
 def finish_job(queue: Queue, job: Job) -> Finished:
-    """Runs a job, unless a table with the same settings has, and writes its document."""
+    """Run a job and write its document.
+
+    If a table with the same settings has done the job, its document is copied.
+    """
     try:
         twin = queue.twin(job)
         document = twin or run_job(queue, job)
@@ -375,10 +409,10 @@ def finish_job(queue: Queue, job: Job) -> Finished:
 
 
 def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:
-    """Several jobs at a time, in the programme's order, each once the rates that it needs are chosen.
+    """Run several jobs concurrently, in the programme's order.
 
-    A process that is killed, as where memory ends, takes those beside it along: they run again one by one, and the
-    one that ends its pool alone has failed.
+    A job waits until the rates that it needs are chosen. If a process is killed, for example for lack of memory, the
+    jobs that ran with it are lost: they run again one by one, and a job that ends its pool alone has failed.
     """
     failed, suspects = list[str](), list[Job]()
 
@@ -403,10 +437,12 @@ def _run_at_once(queue: Queue, waiting: list[Job], processes: int) -> list[str]:
 
 
 def _in_one_pool(queue: Queue, waiting: list[Job], processes: int, note: Callable[[Job, Finished], None]) -> list[Job]:
-    """Runs the jobs that are ready, which are taken from ``waiting``, until none is, or a process was killed.
+    """Run ready jobs in a pool until none is left or a process is killed.
+
+    Jobs that are started are removed from ``waiting``.
 
     Returns:
-        Jobs that ran when that happened.
+        Jobs that were running when a process was killed.
     """
     running: dict[Future[Finished], Job] = {}
     spawn = multiprocessing.get_context("spawn")  # a CUDA context does not survive a fork
@@ -439,12 +475,12 @@ def _one_thread() -> None:
 
 
 def _finish_here(queue: Queue, job: Job) -> Finished:
-    """Runs a job in a process of the pool, which keeps the runs that it has opened."""
+    """Run a job in a process of the pool; the process keeps opened runs."""
     return finish_job(_open_here.setdefault(queue.folder, queue), job)
 
 
 def run_job(queue: Queue, job: Job) -> dict[str, Any]:
-    """Trains what is missing of a job and returns its document."""
+    """Train the missing parts of a job and return its document."""
     started = time.monotonic()
     run, settings = queue.run(job.table), plain(queue.config(job.table))
     run.check([job.method])
@@ -474,7 +510,10 @@ def run_job(queue: Queue, job: Job) -> dict[str, Any]:
 
 
 def _found(result: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's result in short: the log by columns, clients with their counts and which photos were recognised."""
+    """Shorten a run's result for the document.
+
+    It has the log by columns, and clients with their counts and the photos that were recognised.
+    """
     log = result["log"]
     curves = {name: [_short(record.get(name)) for record in log] for name in COLUMNS if name in log[-1]}
     clients = {
@@ -491,7 +530,7 @@ def _short(value: float | None) -> float | None:
 
 
 def budget(run: FederatedRun, job: Job) -> dict[str, Any]:
-    """How much a method may train: the same for every method of a table."""
+    """Return the training budget, the same for every method of a table."""
     config, people = run.config, run.clients
     of_method = config.recipe.of(find_method(job.method))
     return {
@@ -508,7 +547,7 @@ def budget(run: FederatedRun, job: Job) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What made a document."""
+    """Describe the machine that made a document."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -519,7 +558,10 @@ def machine() -> dict[str, Any]:
 
 
 def written(document: Mapping[str, Any]) -> str:
-    """A document with one line for each field and each client: small differences between two versions."""
+    """Format a document with one line per field and per client.
+
+    Differences between two versions are then small.
+    """
     lines = []
     for key, value in document.items():
         if isinstance(value, list) and value and isinstance(value[0], dict):

@@ -1,6 +1,7 @@
-"""Which layers of a vision transformer are sensitive to whose photos they see (FedPerfix Table 1).
+"""Measure how sensitive transformer layers are to clients' photos.
 
-One kind of layer is kept by each client, alone and together with the classifier; all else is everybody's.
+Each client keeps one kind of layer, alone and together with the classifier; all other layers are shared (FedPerfix
+Table 1).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ LAYERS: dict[str, tuple[str, str | None]] = {
 
 
 def study_sensitivity(run: FederatedRun, seeds: Sequence[int], command: str) -> dict[str, Any]:
-    """Trains what is missing on a run's clients and returns the document.
+    """Train missing networks on a run's clients and return the document.
 
     Raises:
         UsageError, DataError: as of :meth:`FederatedRun.check`; the network is not a vision transformer.
@@ -67,7 +68,7 @@ def _row(name: str, pair: tuple[str, str | None], results: Mapping[str, Sequence
 
 
 def _used(results: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """(S, clients) share of test photos that are recognised."""
+    """Return the test accuracy per seed and client, (S, clients)."""
     return np.array([shares(result, "members", "used") for result in results])
 
 

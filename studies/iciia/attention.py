@@ -1,9 +1,9 @@
-"""Where attention goes (``python -m studies attention``): to photos of the target's own class, or anywhere.
+"""Measure attention on photos of the target's class (studies attention).
 
-ICIIA's Fig. 4 shows one person for whom the history photo of the target's class has the most attention. Here this is a
-statistic over all test people: of the attention that a target gives to its history, the part on photos of its own
-class, against the share of such photos in that history. Only histories with photos of that class and of others count.
-The control is the same block before training.
+ICIIA's Fig. 4 shows one person for whom the history photo of the target's class has the most attention. This module
+computes a statistic over all test people: the part of a target's attention to its history that is on photos of the
+target's class, compared with the share of such photos in that history. Only histories with photos of that class and of
+others count. The control is the same block before training. Run it with ``python -m studies attention``.
 
 Notation: T targets, K history photos, D features.
 """
@@ -32,11 +32,11 @@ Weights = np.ndarray  # (T, K): attention of each target to its history photos, 
 
 
 def study_attention(run: Run, seeds: Sequence[int], command: str, targets_per_client: int = 8) -> dict[str, Any]:
-    """The results document: a row for every kind of head that the run has for all of the seeds.
+    """Build the document: a row for each kind of head with all of the seeds.
 
     Raises:
         UsageError: the run has no head with attention for the seeds.
-        DataError: too few test people, or nobody has photos of the target's class and of others.
+        DataError: there are too few test people, or no person has photos of the target's class and of others.
     """
     bank = run.bank(run.backbone()).of_split("test")
     features = {name: bank.take_rows(rows) for name, rows in bank.table.clients()}
@@ -57,7 +57,10 @@ def study_attention(run: Run, seeds: Sequence[int], command: str, targets_per_cl
 
 
 def with_both(targets: Sequence[Target], table: PhotoTable) -> tuple[list[Target], np.ndarray]:
-    """Targets whose history has photos of their class and of others, and which photos are of it, (T, K) bool.
+    """Keep targets whose history has photos of their class and of others.
+
+    Returns:
+        The targets, and a mask (T, K) of the history photos of the target's class.
 
     Raises:
         DataError: there is none.
@@ -73,7 +76,10 @@ def with_both(targets: Sequence[Target], table: PhotoTable) -> tuple[list[Target
 
 @torch.no_grad()
 def attention_of(model: IciiaClassifier, targets: Sequence[Target]) -> Weights:
-    """Attention of each target on its own history, the mean over layers and heads, without that on itself."""
+    """Compute the attention of each target to its own history, (T, K).
+
+    It is the mean over layers and heads, without the attention of the target to itself, and sums to 1.
+    """
     width = model.iciia.config.width
     rows = np.stack([np.concatenate([target.own, target.feature[None]]) for target in targets])[..., :width]
     found = []
@@ -85,7 +91,7 @@ def attention_of(model: IciiaClassifier, targets: Sequence[Target]) -> Weights:
 
 
 def _untrained(model: IciiaClassifier, seed: int) -> IciiaClassifier:
-    """The same block as it was before training."""
+    """Build the same block with the initial weights of a seed."""
     torch.manual_seed(seed)
     config: IciiaConfig = model.iciia.config
     classes = model.classifier.out_features if hasattr(model, "classifier") else 2
@@ -94,7 +100,7 @@ def _untrained(model: IciiaClassifier, seed: int) -> IciiaClassifier:
 
 
 def _variants(run: Run, seeds: Sequence[int]) -> list[str]:
-    """Kinds of heads with attention that are there for all seeds, as ``iciia_t``."""
+    """List kinds of heads with attention that all seeds have, as ``iciia_t``."""
     names = sorted({path.stem for path in run.heads() if path.parent.name == f"seed-{seeds[0]}"})
     there = [name for name in names if all(run.head_path(seed, name).exists() for seed in seeds)]
     kept = [name for name in there if "no_attention" not in name]
@@ -106,7 +112,10 @@ def _variants(run: Run, seeds: Sequence[int]) -> list[str]:
 def _row(
     people: PerPerson, same: np.ndarray, found: Sequence[Weights], untrained: Sequence[Weights]
 ) -> Mapping[str, Any]:
-    """One kind of head: shares and paired differences, intervals over people, seeds averaged."""
+    """Compute the shares and paired differences of one kind of head.
+
+    Intervals are over people, with the mean over seeds.
+    """
     share, mean = same.mean(axis=1), people.shares
     most = [same[np.arange(len(same)), weights.argmax(axis=1)] for weights in found]
     on_class = [(weights * same).sum(axis=1) for weights in found]

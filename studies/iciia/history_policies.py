@@ -1,8 +1,9 @@
-"""What a longer memory is worth (``python -m studies memories``): accuracy of each memory by the length of the history.
+"""Measure accuracy by history policy and history length (memories).
 
-The paper answers a history longer than the window with retrieval of relevant images (ICIIA section 3.2). Here
-everything goes through exported bundles, the device's recogniser and profiles on disk. The control is another person's
-history of the same length: retrieval shows the gate the photos of it that look most like the one at hand.
+The paper answers a history longer than the window with retrieval of relevant images (ICIIA section 3.2). Run it with
+``python -m studies memories``. Everything goes through exported bundles, the device's recogniser and profiles on disk.
+The control is another person's history of the same length: retrieval shows the gate the photos of it that look most
+like the target.
 
 Notation: L history photos, T targets of each person.
 """
@@ -38,10 +39,10 @@ ANSWERS = ("plain", "personal", "delivered")
 
 @dataclass(frozen=True)
 class Person:
-    """One unseen person's photos in the order they were taken.
+    """Photos of one unseen person, in the order in which they were taken.
 
     Attributes:
-        home: their script, or parent category.
+        home: script of the writer, or parent category.
         photos: identities, (L + T,).
         features: (L + T, D + S).
         pixels: of the last T photos, each (1, 3, S, S).
@@ -63,18 +64,23 @@ def study_memories(
     targets: int = 16,
     histories: Sequence[int] = HISTORIES,
 ) -> dict[str, Any]:
-    """Judges a run's heads, one per seed, with each memory over histories of several lengths.
+    """Evaluate a run's heads with each memory at several history lengths.
+
+    There is one head per seed.
 
     Args:
-        people: at most.
-        targets: T; the histories end where they begin.
-        histories: L; those that the people's photos allow.
+        run: run with trained heads.
+        seeds: seeds of the heads.
+        command: command line, stored in the document.
+        people: maximum number of people.
+        targets: T; the histories end before the first target.
+        histories: values of L; lengths for which people have too few photos are skipped.
 
     Returns:
-        a study's results document.
+        A study's results document.
 
     Raises:
-        DataError: nobody has enough photos for the shortest history, or only one person has.
+        DataError: no person, or only one, has enough photos for the shortest history.
     """
     table = _long_streams(run, people, max(histories) + targets)
     streams = [rows for _, rows in table.clients()]
@@ -96,7 +102,10 @@ def study_memories(
 
 
 def _long_streams(run: Run, people: int, photos: int) -> PhotoTable:
-    """Unseen people with many photos: of the test split, or for glyphs new writers who took as many as are needed."""
+    """Return unseen people with many photos.
+
+    They are of the test split; for glyphs they are new writers with as many photos as needed.
+    """
     if run.config.data.source == GLYPHS:
         return glyphs.glyphs(run.config.data.seed + OTHER_WRITERS, {"test": people}, photos)
     test = run.table.of_split("test")
@@ -145,7 +154,7 @@ def _evaluate(bundle: Bundle, people: Sequence[Person], lengths: Sequence[int], 
 
 
 def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: int, targets: int) -> np.ndarray:
-    """The class that each kind of answer gives each target, (3, T)."""
+    """Compute the class that each kind of answer gives each target, (3, T)."""
     with tempfile.TemporaryDirectory() as folder:
         device = Recognizer(
             bundle, Path(folder) / "p", threads=1, memory=memory, keeping=RetentionPolicy(capacity=length)
@@ -163,7 +172,7 @@ def _answers(bundle: Bundle, past: Person, person: Person, memory: str, length: 
 
 
 def _store(history: FeatureHistory, space: str, photos: Sequence[str], features: np.ndarray) -> None:
-    """Many photos in one transaction."""
+    """Store many photos in one transaction."""
 
     def work(database: Any, bounds: Any) -> None:
         for photo, feature in zip(photos, features, strict=True):
@@ -177,7 +186,7 @@ def _rows(results: Sequence[Right], targets: int) -> list[dict[str, Any]]:
         return float(np.mean([right[key][answer] for right in results]))
 
     def over(key: Key, answer: str, other: Key, other_answer: str) -> dict[str, Any]:
-        """Paired, over seeds, with its 95 % interval over people."""
+        """Compute the paired difference, with its 95 % interval over people."""
         rows = [right[key][answer] - right[other][other_answer] for right in results]
         return paired(rows, np.full(len(rows[0]), targets))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from refocus.cloud_train.evaluate.pairs import Order
+from studies.comparisons import Order
 
 ORIGINAL, ICIIA_B, ICIIA_T = "original", "ICIIA-B", "ICIIA-T"
 FINE_TUNING, PROMPT_TUNING = "fine-tuning", "prompt tuning"
@@ -26,13 +26,19 @@ CHOSEN_HEADS = 4  # appendix A: 1, 2, 4 and 8 were tried
 
 
 def heads(tried: Sequence[int]) -> list[Order]:
-    """The chosen number of attention heads over every other, where it was tried."""
+    """Compare the chosen number of attention heads with all others.
+
+    There is no order if the chosen number was not tried.
+    """
     others = [other for other in tried if other != CHOSEN_HEADS] if CHOSEN_HEADS in tried else []
     return [(f"H={CHOSEN_HEADS}", f"H={other}", "appendix A") for other in others]
 
 
 def partitions(layers: int, tried: Sequence[int], width: int, tiny: int) -> list[Order]:
-    """Fig. 7: accuracy falls with P, and is above the original backbone's until ``tiny``; Fig. 8: shuffling helps."""
+    """Return the orders of Figs. 7 and 8.
+
+    Fig. 7: accuracy falls with P, and is above the original backbone's until ``tiny``. Fig. 8: shuffling helps.
+    """
     names = {p: f"N={layers}, P={p}" for p in sorted(tried)}
     found: list[Order] = []
     if tiny in names:

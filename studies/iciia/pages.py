@@ -1,4 +1,4 @@
-"""How these studies are shown."""
+"""Pages of the ICIIA studies: columns, texts and charts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from studies.iciia.rivals import LABELLED
 
 
 def heterogeneity_plot(document: page.Document) -> bytes:
-    """PNG like Fig. 6."""
+    """Plot accuracy by heterogeneity, like Fig. 6, as PNG."""
     figure, axes = page.new_figure()
     rows = document["rows"]
     levels = [float(row["name"]) for row in rows]
@@ -22,7 +22,7 @@ def heterogeneity_plot(document: page.Document) -> bytes:
 
 
 def _levels(document: page.Document) -> page.Columns:
-    """Accuracy of the original backbone, and what each method gains."""
+    """Return columns of the original accuracy and each method's gain."""
 
     def gain_of(number: int) -> Callable[[page.Row], str]:
         return lambda row: page.short_points(row["methods"][number]["gain"])
@@ -36,7 +36,7 @@ def _levels(document: page.Document) -> page.Columns:
 
 
 def partitions_plot(document: page.Document) -> bytes:
-    """PNG like Figs. 7 and 8."""
+    """Plot accuracy by partitions, like Figs. 7 and 8, as PNG."""
     figure, axes = page.new_figure()
     first = document["rows"][0]["layers"]
     for shuffle, style in ((True, "o-"), (False, "s--")):
@@ -56,7 +56,7 @@ def _own(length: str) -> Callable[[page.Row], str]:
 
 
 def _by_history(document: page.Document) -> page.Columns:
-    """Gains by what stands before the photo."""
+    """Return columns of the gains by kind of history."""
     lengths = list(document["rows"][0]["own"])
     return {
         "": page.text("name"),

@@ -1,4 +1,7 @@
-"""Points of a study: one training or one rival with one seed, judged on the same photos as all others, and kept."""
+"""Compute and cache points: one training or one rival with one seed.
+
+All points are evaluated on the same photos.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from torch import Tensor, nn
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
-from refocus.cloud_train.evaluate.pairs import Difference, differences, paired
+from refocus.cloud_train.evaluate.pairs import Difference, paired
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, mix
 from refocus.cloud_train.methods.iciia.train import (
@@ -39,6 +42,7 @@ from refocus.cloud_train.methods.iciia.train_gate import (
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.iciia import Prepared, Run, usable_lengths
+from studies.comparisons import differences
 
 POINT_SCHEMA = 2  # 2: validation accuracy and learning rate are kept
 TEST_CLIENTS = 120  # at most; a study has many points
@@ -47,14 +51,15 @@ HISTORY = 15
 
 @dataclass(frozen=True)
 class Point:
-    """One training of a study.
+    """Training of a study.
 
     Attributes:
-        name: in the results.
-        iciia, recipe: what is trained, and how; the seed is replaced.
-        heterogeneity: share of the clients, in training and in judging, whose photos have something in common.
-        gated: also train a gate, and judge what would be delivered.
-        contents: what stands before a target: "own", "mixed" or "foreign" photos.
+        name: name in the results.
+        iciia: settings of the block.
+        recipe: settings of the training; the seed is replaced.
+        heterogeneity: share of the clients, in training and evaluation, whose photos have something in common.
+        gated: whether to train a gate and evaluate the delivered answers too.
+        contents: kinds of histories of a target: "own", "mixed" or "foreign" photos.
     """
 
     name: str
@@ -82,14 +87,17 @@ class Bench:
 
     @classmethod
     def open(cls, run: Run, targets_per_client: int, windows: int = GateRecipe.windows) -> Bench:
+        """Prepare a run's features and classifier on the CPU."""
         return cls(run, run.prepare(Devices(accelerator="cpu").launch()), targets_per_client, windows)
 
     @cached_property
     def history(self) -> int:
-        """Photos before each target, of all points: 15, or as many as most test clients have.
+        """Number of photos before each target, in all points.
+
+        It is 15, or the number that most test clients have.
 
         Raises:
-            DataError: they have none.
+            DataError: most test clients have one photo.
         """
         most = min(HISTORY, common_length(self.split("test").table) - 1)
         if most < 1:
@@ -97,17 +105,18 @@ class Bench:
         return max(length for length in HISTORY_LENGTHS if length <= most)
 
     def split(self, name: str, heterogeneity: float = 1.0) -> FeatureCache:
+        """Return the features of a split, with clients mixed to a heterogeneity."""
         bank = self.prepared.bank.of_split(name)
         return bank if heterogeneity == 1 else bank.mixed(heterogeneity, seed=self.run.config.data.seed)
 
     def traits(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Fitted once: they depend on the training clients alone."""
+        """Fit the traits once; they depend only on the training clients."""
         if not self._traits:
             self._traits.append(fit_traits(self.split("train")))
         return self._traits[0]
 
     def once(self, what: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """A point's result, computed once, with what decides it under "about"."""
+        """Compute a point's result once, and cache it with its key under "about"."""
         about = {
             **what,
             "data": self.prepared.bank.key,
@@ -121,10 +130,11 @@ class Bench:
 
 
 def targets_of(bank: FeatureCache, per_client: int, history: int) -> tuple[np.ndarray, np.ndarray]:
-    """Targets in the second half of each client's stream, with the photos before them.
+    """Choose targets in the second half of each client's stream.
 
     Returns:
-        rows (n, history + 1), the target last, and the number of each target's client (n,).
+        Rows (n, history + 1), the photos before a target and then the target, and the number of each target's client
+        (n,).
 
     Raises:
         DataError: no client has more than ``history`` photos.
@@ -143,11 +153,11 @@ def targets_of(bank: FeatureCache, per_client: int, history: int) -> tuple[np.nd
 
 
 def train_point(bench: Bench, point: Point, seed: int) -> dict[str, Any]:
-    """Trains one point with one seed and judges it, or finds it on disk.
+    """Train and evaluate one point with one seed, unless it is cached.
 
     Returns:
-        ``right``: by content, history length and answer ("plain", "personal", "delivered"), the share of right answers
-        of each client; ``targets``: of each client; ``seconds``.
+        ``right``: by content, history length and answer ("plain", "personal", "delivered"), the accuracy of each
+            client; ``targets``: number of targets of each client; ``seconds``.
     """
     recipe = replace(point.recipe, seed=seed)
     gate = GateRecipe(seed=seed, windows=bench.windows) if point.gated else None
@@ -187,23 +197,33 @@ def _train_and_evaluate(bench: Bench, point: Point, recipe: IciiaRecipe, gate: G
 
 
 def train_best(bench: Bench, point: Point, seeds: Sequence[int], rates: Sequence[float] = ()) -> list[dict[str, Any]]:
-    """A point over seeds, with the learning rate that is best for it on the validation clients with the first seed.
+    """Train a point with all seeds at its best learning rate.
+
+    The rate is chosen on the validation clients with the first seed.
 
     Args:
-        rates: to choose from; none leaves that of the point's recipe.
+        bench: features and cache.
+        point: the point to train.
+        seeds: seeds of the trainings.
+        rates: learning rates to choose from; if empty, that of the point's recipe is used.
     """
     best = at_best_rate(bench, point, seeds[0], rates)
     return [train_point(bench, best, seed) for seed in seeds]
 
 
 def at_best_rate(bench: Bench, point: Point, seed: int, rates: Sequence[float]) -> Point:
-    """The point with the rate that is best for it; one at which training diverges is passed over.
+    """Return the point with its best learning rate on validation clients.
+
+    Rates at which training diverges are skipped.
 
     Args:
-        rates: to choose from; none leaves the point as it is.
+        bench: features and cache.
+        point: the point to tune.
+        seed: seed of the trainings.
+        rates: learning rates to choose from; if empty, the point is returned unchanged.
 
     Raises:
-        DivergedError: it does at all of them.
+        DivergedError: training diverges at all rates.
     """
     if not rates:
         return point
@@ -222,7 +242,7 @@ def at_best_rate(bench: Bench, point: Point, seed: int, rates: Sequence[float]) 
 
 
 def first_clients(bank: FeatureCache, most: int) -> FeatureCache:
-    """At most that many clients of a bank, spread over their names."""
+    """Choose at most N clients of a bank, spread over their names."""
     names = np.unique(bank.table.client)
     if len(names) <= most:
         return bank
@@ -240,10 +260,19 @@ def evaluate_contents(
     lengths: Sequence[int],
     targets: tuple[np.ndarray, np.ndarray],
 ) -> tuple[dict[str, Any], list[int]]:
-    """Share of right answers of each client, by content, history length and answer; and the targets of each client.
+    """Compute the accuracy per client by content, history length and answer.
 
     Args:
-        targets: of :func:`targets_of`.
+        plain: plain classifier.
+        personal: trained block and classifier.
+        gate: trained gate, or None.
+        bank: features of the clients.
+        contents: kinds of histories.
+        lengths: history lengths.
+        targets: see :func:`targets_of`.
+
+    Returns:
+        The accuracies, and the number of targets of each client.
     """
     rows, clients = targets
     used = gate or StatisticsGate(bank.features.shape[1])
@@ -264,23 +293,32 @@ def evaluate_contents(
 
 
 def targets_by_client(clients: np.ndarray) -> list[int]:
-    """Targets of each client that has any, from the number of each target's client (n,)."""
+    """Count the targets of each client from their client numbers (n,).
+
+    Clients without targets are left out.
+    """
     found: list[int] = np.unique(clients, return_counts=True)[1].tolist()
     return found
 
 
 def right_by_client(right: np.ndarray, clients: np.ndarray) -> list[float]:
-    """Share of right answers (n,) of each client that has targets, as :func:`targets_by_client`."""
+    """Average correct predictions (n,) for each client that has targets.
+
+    The order of the clients is that of :func:`targets_by_client`.
+    """
     group = np.unique(clients, return_inverse=True)[1]
     return [round(value, 6) for value in (np.bincount(group, weights=right) / np.bincount(group)).tolist()]
 
 
 def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.ndarray:
-    """The same targets behind photos that are not their person's; a person's targets have one past, without the target.
+    """Replace the history of each target by photos that are not its person's.
+
+    All targets of a person get the same history, without the target itself.
 
     Args:
-        rows: (n, longest + 1), each target behind its own past.
-        content: "mixed" or "foreign", as of :func:`draw_windows`.
+        bank: features of the clients.
+        rows: (n, longest + 1), each target after its own history.
+        content: "mixed" or "foreign", see :func:`draw_windows`.
     """
     drawn = draw_windows(bank.table, content, rows.shape[1] - 1, 1, np.random.default_rng(0))
     home = {str(bank.table.client[window[-1]]): window[:-1] for window in drawn}
@@ -292,9 +330,10 @@ def with_other_past(bank: FeatureCache, rows: np.ndarray, content: str) -> np.nd
 def shares(
     points: Sequence[dict[str, Any]], answer: str, content: str = "own", length: int | None = None
 ) -> list[np.ndarray]:
-    """Share of right answers of each client, (clients,), a row per seed; by default behind the longest history.
+    """Return the accuracy of each client (clients,), an array per seed.
 
-    "warm_up" is ICIIA's answer behind the count that would have been chosen for it, before that the plain one.
+    The default history length is the longest. "warm_up" is ICIIA's answer after the number of photos that would have
+    been chosen for it, and the plain answer before.
     """
     length = length if length is not None else max(int(k) for k in points[0]["right"][content])
 
@@ -306,16 +345,22 @@ def shares(
 
 
 def compare(points: Sequence[dict[str, Any]], answer: str, length: int | None = None) -> Difference:
-    """Paired difference of an answer to the plain one over seeds, with its 95 % interval over clients."""
+    """Compute the paired difference of an answer to the plain one over seeds.
+
+    The 95 % interval is over clients.
+    """
     rows = differences(shares(points, answer, length=length), shares(points, "plain", length=length))
     return paired(rows, np.array(points[0]["targets"]))
 
 
 def accuracy_of(points: Sequence[dict[str, Any]], answer: str) -> float:
-    """Mean accuracy over seeds after the longest history, with equal weight per target photo."""
+    """Compute the mean accuracy over seeds after the longest history.
+
+    Every target photo has the same weight.
+    """
     return float(np.mean([np.average(row, weights=points[0]["targets"]) for row in shares(points, answer)]))
 
 
 def seconds_of(points: Sequence[dict[str, Any]]) -> float:
-    """Training and evaluation of all seeds together."""
+    """Return the seconds of training and evaluation over all seeds."""
     return round(sum(point["seconds"] for point in points), 1)

@@ -1,4 +1,7 @@
-"""Rivals of ICIIA on the same photos: baselines that are given labels, and class shares, which need none."""
+"""Evaluate rivals of ICIIA on the same photos.
+
+They are baselines that are given labels, and class shares, which need none.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.methods.iciia.delivery import calibrate, plain_logits
-from refocus.cloud_train.methods.iciia.labelled_baselines import (
+from refocus.edge.recognize import ClassShares, ShareSettings
+from studies.iciia.labelled_baselines import (
     LabelledRecipe,
     Split,
     fine_tuning,
@@ -18,7 +22,6 @@ from refocus.cloud_train.methods.iciia.labelled_baselines import (
     right_share,
     split_labelled,
 )
-from refocus.edge.recognize import ClassShares, ShareSettings
 from studies.iciia.orders import FINE_TUNING, PROMPT_TUNING
 from studies.iciia.points import TEST_CLIENTS, Bench, first_clients, right_by_client, targets_by_client, targets_of
 
@@ -27,8 +30,11 @@ RATE = LabelledRecipe.learning_rate  # the paper's; tried besides those that are
 
 
 def best_rate(bench: Bench, name: str, seed: int, rates: Sequence[float]) -> float:
-    """The learning rate of a labelled baseline with which validation clients are best, judged on their later half; the
-    paper's where there are none to choose from."""
+    """Choose the learning rate of a labelled baseline on validation clients.
+
+    It is the rate with the best accuracy on the later half of their photos, or the paper's if there are no rates to
+    choose from.
+    """
     if not rates:
         return RATE
     tried = sorted({RATE, *rates})
@@ -50,7 +56,10 @@ def best_rate(bench: Bench, name: str, seed: int, rates: Sequence[float]) -> flo
 def labelled_points(
     bench: Bench, name: str, seeds: Sequence[int], rate: float = RATE, heterogeneity: float = 1.0
 ) -> list[dict[str, Any]]:
-    """A labelled baseline over seeds: it gets the labels of each test client's first half."""
+    """Evaluate a labelled baseline with all seeds.
+
+    It gets the labels of each test client's first half.
+    """
     return [_labelled_point(bench, name, seed, rate, heterogeneity) for seed in seeds]
 
 
@@ -80,7 +89,10 @@ def _labelled_point(bench: Bench, name: str, seed: int, rate: float, heterogenei
 
 
 def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
-    """Class shares after the same histories, by the device's own code; nothing is trained, so there are no seeds."""
+    """Evaluate class shares after the same histories.
+
+    The device's own code computes them; they need no training, so there are no seeds.
+    """
 
     def compute() -> dict[str, Any]:
         started, test = time.monotonic(), first_clients(bench.split("test", heterogeneity), TEST_CLIENTS)

@@ -1,4 +1,4 @@
-"""The studies: which points each trains, its rows, and what the paper found of them."""
+"""Compute the ICIIA studies: trained points, rows and the paper's orders."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import numpy as np
 from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.evaluate import page
-from refocus.cloud_train.evaluate.pairs import Order, differences, judge_orders, paired
+from refocus.cloud_train.evaluate.pairs import paired
 from refocus.cloud_train.methods.iciia.block import Iciia, IciiaConfig
 from refocus.cloud_train.methods.iciia.train import IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import CONTENTS, GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.iciia import Run
+from studies.comparisons import Order, differences, judge_orders
 from studies.iciia import orders
 from studies.iciia.points import (
     TEST_CLIENTS,
@@ -59,9 +60,10 @@ class Axes:
 
 
 def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
-    """Fig. 6: trained and judged at each level; at 0 nobody's photos have anything in common.
+    """Train and evaluate at each level of heterogeneity (Fig. 6).
 
-    Learning rates are chosen at level 1, and are the same at all levels.
+    At level 0 no client's photos have anything in common. Learning rates are chosen at level 1, and are the same at all
+    levels.
     """
     big, tiny = (at_best_rate(bench, point, seeds[0], axes.rates) for point in _both(iciia, recipe))
     tiny = replace(tiny, gated=True)
@@ -96,12 +98,15 @@ def heterogeneity(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: 
 
 
 def _both(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
-    """ICIIA-B and ICIIA-T."""
+    """Return the points of ICIIA-B and ICIIA-T."""
     return [Point(orders.ICIIA_B, replace(iciia, partitions=1), recipe), Point(orders.ICIIA_T, iciia, recipe)]
 
 
 def _orders_of_levels(levels: Mapping[float, Mapping[str, Results]]) -> list[dict[str, Any]]:
-    """Fig. 6: gains grow with the level, and at the highest ICIIA-B is the best."""
+    """Compare levels (Fig. 6): gains grow with the level; ICIIA-B is best.
+
+    ICIIA-B is compared with the labelled baselines at the highest level.
+    """
     low, high = min(levels), max(levels)
     highest, lowest = levels[high], levels[low]
     sizes = np.array(highest[orders.ICIIA_B][0]["targets"])
@@ -121,7 +126,10 @@ def _at(name: str, level: float) -> str:
 
 
 def blocks(bench: Bench, points: Sequence[Point], seeds: Sequence[int], axes: Axes, asked: Sequence[Order]) -> Found:
-    """Points that differ in the block alone: Figs. 7 and 8, Table 4, appendix A."""
+    """Train points that differ only in the block (Figs. 7, 8; Table 4).
+
+    They also serve appendix A.
+    """
     found = {point.name: train_best(bench, point, seeds, axes.rates) for point in points}
     first = next(iter(found.values()))
     right = {orders.ORIGINAL: shares(first, "plain")} | {name: shares(one, "personal") for name, one in found.items()}
@@ -147,7 +155,10 @@ def _block_row(point: Point, results: Results, rates: Sequence[float]) -> dict[s
 
 
 def shuffling(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
-    """The block with and without shuffling, paired on the same targets; each with the rate that is best for it."""
+    """Compare the block with and without shuffling on the same targets.
+
+    Each is trained at its best learning rate.
+    """
     found: list[Results] = []
     rows = []
     for name, shuffle in (("shuffled", True), ("not shuffled", False)):
@@ -160,9 +171,10 @@ def shuffling(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
 
 
 def partition_points(iciia: IciiaConfig, recipe: IciiaRecipe, axes: Axes) -> list[Point]:
-    """Each P at the block's own N with and without shuffling, and each other N at the block's own P.
+    """Return the points with other P, other N, and without shuffling.
 
-    Shuffling one partition, or partitions of one number each, changes nothing; both are left out.
+    Each P is combined with the block's own N, with and without shuffling, and each other N with the block's own P.
+    Shuffling changes nothing with one partition or with partitions of one number each; both are left out.
     """
     points = []
     for p in axes.partitions:
@@ -174,12 +186,12 @@ def partition_points(iciia: IciiaConfig, recipe: IciiaRecipe, axes: Axes) -> lis
 
 
 def head_points(iciia: IciiaConfig, recipe: IciiaRecipe, axes: Axes) -> list[Point]:
-    """Each number of attention heads."""
+    """Return a point for each number of attention heads."""
     return [Point(f"H={heads}", replace(iciia, heads=heads), recipe) for heads in axes.heads]
 
 
 def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
-    """Table 4, each beside what it was taken from."""
+    """Return the points of Table 4, each after the full block it reduces."""
     big, tiny = replace(iciia, partitions=1), iciia
     return [
         Point(orders.ICIIA_B, big, recipe),
@@ -191,7 +203,10 @@ def ablation_points(iciia: IciiaConfig, recipe: IciiaRecipe) -> list[Point]:
 
 
 def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
-    """Table 3: the labelled baselines and ICIIA on the same targets; ICIIA and class shares are given no label."""
+    """Compare labelled baselines and ICIIA on the same targets (Table 3).
+
+    ICIIA and class shares are given no label.
+    """
     results: dict[str, Results] = {SHARES: [shares_point(bench)]}
     results |= {point.name: train_best(bench, point, seeds, axes.rates) for point in _both(iciia, recipe)}
     for name in LABELLED:
@@ -215,7 +230,10 @@ def baselines(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
 
 
 def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
-    """Ideas for never being worse, on one's own, mixed and foreign histories of every length."""
+    """Compare gating methods on own, mixed and foreign histories.
+
+    They keep an answer from being worse than the photo alone; all history lengths are evaluated.
+    """
     careful = replace(recipe, mixed=0.5, vary_history=True)
 
     def idea(answer: str, gated: bool = True, recipe: IciiaRecipe = recipe, **config: Any) -> tuple[Point, str]:
@@ -239,9 +257,10 @@ def gates(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence
 
 
 def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequence[int], axes: Axes) -> Found:
-    """Full and causal attention, each with a classifier of its own and with the plain one; all behind their gate.
+    """Compare full and causal attention, each with own or plain classifier.
 
-    A causal step takes fewer windows, because its windows are longer: as many photos a step, as many steps.
+    All are evaluated behind their gate. A causal step takes fewer windows, because its windows are longer: the number
+    of photos per step and the number of steps are equal.
     """
     causal = replace(recipe, windows_per_step=max(1, round(recipe.windows_per_step * iciia.window / recipe.stream)))
     forms = {"full attention": ("full", recipe), "streaming": ("causal", causal)}
@@ -266,7 +285,10 @@ def streaming(bench: Bench, iciia: IciiaConfig, recipe: IciiaRecipe, seeds: Sequ
 
 
 def _by_content(points: Sequence[dict[str, Any]], answer: str) -> dict[str, Any]:
-    """Gains over the plain classifier: on one's own history by length, on the others with all lengths pooled."""
+    """Compute gains over the plain classifier by kind of history.
+
+    The gain on own histories is by length; that on other histories is pooled over all lengths.
+    """
     lengths = [int(k) for k in points[0]["right"]["own"]]
     own = {str(k): compare(points, answer, k) for k in lengths}
     sizes, pooled = np.array(points[0]["targets"]), {}
@@ -286,7 +308,7 @@ def document(
     recipe: IciiaRecipe,
     command: str,
 ) -> dict[str, Any]:
-    """The study's results document (``docs/results-format.md``)."""
+    """Build the study's results document (``docs/results-format.md``)."""
     test, config = first_clients(bench.split("test"), TEST_CLIENTS), bench.run.config
     targets, clients = targets_of(test, bench.targets_per_client, bench.history)
     people = {"test_clients": len(np.unique(clients)), "targets": len(targets), **bench.run.kind_of_people()}
@@ -344,10 +366,10 @@ def run_study(
     axes: Axes | None = None,
     gate_windows: int = GateRecipe.windows,
 ) -> dict[str, Any]:
-    """Runs one study and returns its document.
+    """Run one study and return its document.
 
     Raises:
-        UsageError: no study of that name.
+        UsageError: no study has that name.
     """
     if study not in STUDIES:
         raise UsageError(f"python -m studies {study}: expected one of {', '.join(STUDIES)}, memories")

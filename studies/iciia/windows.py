@@ -1,8 +1,9 @@
-"""Heads at longer attention windows than they were trained with (``python -m studies windows``): accuracy and cost.
+"""Measure accuracy and cost by attention window (studies windows).
 
-ICIIA trains on 16 photos, and its Fig. 5 shows accuracy growing beyond them. Each head of the run is exported at each
-window, and the bundles answer the same target photos, each after a full history: a window of W photos reads the W - 1
-before the target. Features are those stored by the run; heads and their cost are measured through the bundles.
+ICIIA trains on 16 photos, and its Fig. 5 shows accuracy growing beyond them. Each head of the run is exported at longer
+windows than it was trained with, and the bundles answer the same target photos, each after a full history: a window of
+W photos reads the W - 1 before the target. Features are those stored by the run; heads and their cost are measured
+through the bundles. Run it with ``python -m studies windows``.
 """
 
 from __future__ import annotations
@@ -40,13 +41,19 @@ MIXED, FOREIGN = "mixed_", "foreign_"  # histories of photos of everybody, of an
 def study_windows(
     run: Run, seeds: Sequence[int], command: str, windows: Sequence[int] = WINDOWS, targets_per_client: int = 8
 ) -> dict[str, Any]:
-    """Judges a run's heads, one per seed, at each window. Resumable: answers are kept in ``RUN/studies/windows``.
+    """Evaluate a run's heads, one per seed, at each attention window.
+
+    Answers are cached in ``RUN/studies/windows``, so the study resumes.
 
     Args:
-        windows: photos that attention spans, the target among them; the first is what the others are compared with.
+        run: run with trained heads.
+        seeds: seeds of the heads.
+        command: command line, stored in the document.
+        windows: photos that attention spans, including the target; the others are compared with the first.
+        targets_per_client: maximum number of target photos of each client.
 
     Returns:
-        a study's results document.
+        A study's results document.
 
     Raises:
         DataError: fewer than two test clients have more photos than the longest window needs.
@@ -78,7 +85,11 @@ def _trained_window(head: Path) -> int:
 
 
 def _answers(run: Run, bundle: Bundle, targets: Sequence[Target], window: int) -> Predictions:
-    """Class of each target after its own, a foreign and a mixed history, by name of the answer."""
+    """Answer each target after its own, a foreign and a mixed history.
+
+    Returns:
+        Class of each target, by the name of the answer.
+    """
     digest = hashlib.sha256(str(bundle.manifest.head().training.get("checkpoint_sha256")).encode())
     for target in targets:
         digest.update(target.content)
@@ -95,10 +106,13 @@ def _answers(run: Run, bundle: Bundle, targets: Sequence[Target], window: int) -
 def _row(
     people: PerPerson, window: int, found: Sequence[Predictions], reference: Sequence[Predictions]
 ) -> dict[str, Any]:
-    """Accuracy and paired differences of one window; intervals over people, seeds averaged."""
+    """Compute the accuracy and paired differences of one window.
+
+    Intervals are over people, with the mean over seeds.
+    """
 
     def right(of: Sequence[Predictions], name: str) -> list[np.ndarray]:
-        """Share of right answers of each person, by seed."""
+        """Return the accuracy of each person, by seed."""
         rows = [(next(iter(best[name].values())) == people.truth) * 1.0 for best in of]
         return [people.shares(row) for row in rows]
 
@@ -124,7 +138,7 @@ def _row(
 
 
 def _cost(bundle: Bundle, config: IciiaConfig, run: Run) -> dict[str, Any]:
-    """Operations, kept bytes and measured time of a head with a full history."""
+    """Measure operations, stored bytes and time with a full history."""
     timed = latency(bundle, run.table.of_split("test"))
     return {
         "macs": mac_count(config.width, config.partitions, config.layers, config.window),

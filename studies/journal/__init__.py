@@ -1,3 +1,6 @@
-"""Measurement of the append journal that development versions of 0.2 had, next to SQLite alone."""
+"""Measurement of a removed append journal against SQLite alone.
+
+Development versions of 0.2 had the journal.
+"""
 
 __all__ = ["measure", "worker"]

@@ -1,14 +1,14 @@
-"""Measure the time to store a photo with the append journal and without, on ordinary and on slow storage.
+"""Measure the time to store a photo with and without the append journal.
 
-The journal was removed, so the code that has it is a checkout of its last commit::
+The journal was removed, so a checkout of its last commit is needed::
 
     git worktree add ../with-journal d8ef39b6
     python -m studies.journal.measure --with-journal ../with-journal docs/results/journal.json
 
-Every variant is a process of its own that stores photos behind a full history, its caches emptied before each photo as
-an encoder empties them. All processes of one storage take turns by blocks, in an order drawn for each round, so that
-load on the machine meets them alike; what is compared are ratios of one round. Slow storage is a folder in memory whose
-``fsync`` and ``fdatasync`` wait 20 ms first (``slow_sync.c``).
+Every variant is a separate process that stores photos in a full history. It overwrites the processor's caches before
+each photo, as an encoder does. The processes of one storage run blocks alternately, in an order drawn for each round,
+so that other load affects all of them equally. Ratios are taken within a round. The storages are a disk, a folder in
+memory, and a folder in memory whose ``fsync`` and ``fdatasync`` wait 20 ms first (``slow_sync.c``).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Storage:
-    """Folder in which profiles lie, and how long it takes to sync."""
+    """Folder of the profiles, and the delay that is added to a sync."""
 
     name: str
     folder: str
@@ -71,7 +71,9 @@ class Plan:
     """Size of the measurement.
 
     Attributes:
-        filled: photos that each process stores before anything counts.
+        rounds: number of rounds.
+        photos: photos per block.
+        filled: photos that each process stores before the measurement.
     """
 
     rounds: int = 40
@@ -80,7 +82,7 @@ class Plan:
 
 
 def measure(with_journal: Path, plan: Plan) -> dict[str, Any]:
-    """Return the results document."""
+    """Measure all variants on all storages; return the results document."""
     rows, ratios = [], []
     with tempfile.TemporaryDirectory() as folder:
         shim = Path(folder) / "slow_sync.so"
@@ -142,8 +144,8 @@ def _block(process: subprocess.Popen[str], photos: int) -> dict[str, Any]:
 
 
 def _row(storage: Storage, name: str, blocks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the times of a photo, in microseconds, and the syncs of a hundred."""
-    times = {}
+    """Return the time per photo in µs, and the syncs per 100 photos."""
+    times: dict[str, float] = {}
     for key in ("wall", "cpu"):
         all_of = 1e6 * np.concatenate([block[key] for block in blocks])
         times |= {f"{key}_p50_us": float(np.median(all_of)), f"{key}_mean_us": float(all_of.mean())}
@@ -156,7 +158,10 @@ def _row(storage: Storage, name: str, blocks: list[dict[str, Any]]) -> dict[str,
 def _ratio(
     storage: Storage, name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], key: str
 ) -> dict[str, Any]:
-    """Return the mean time of a photo over that with the journal, with a 95 % interval over rounds."""
+    """Return the mean time per photo over that with the journal.
+
+    The 95 % interval is bootstrapped over rounds.
+    """
     of_rounds = np.array([[np.mean(block[key]) for block in blocks] for blocks in (ours, theirs)])
     drawn = np.random.default_rng(0).integers(of_rounds.shape[1], size=(2000, of_rounds.shape[1]))
     sums = of_rounds[:, drawn].sum(axis=2)
@@ -167,7 +172,7 @@ def _ratio(
 
 
 def lines(document: Mapping[str, Any]) -> str:
-    """Return the rows as text, for the terminal."""
+    """Format the rows and ratios for the terminal."""
     found = []
     for row in document["rows"]:
         numbers = " ".join(f"{key} {value:.0f}" for key, value in row.items() if isinstance(value, float))
@@ -179,6 +184,7 @@ def lines(document: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path, help="file of the document, such as docs/results/journal.json")
     parser.add_argument("--with-journal", type=Path, required=True, help="checkout of the code that has the journal")

@@ -1,6 +1,7 @@
-"""Store photos in blocks, one block for each line read, and print the times of each photo.
+"""Store photos in blocks and print the times of each photo.
 
-Runs with the code of any version: arguments are a folder, the durability, and whether the history has a journal.
+Each line of standard input is the number of photos of a block. The arguments are a folder, the durability, and
+``journal`` or ``sqlite``. The program runs with the code of any version.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from refocus.edge.history import FeatureHistory
 
-# Names of a module whose place is the same in every version.
+# This module has the same path in every version.
 _LIKELY = import_module("refocus.edge.history.likely_classes")
 Classifier, LikelyClasses = _LIKELY.Classifier, _LIKELY.LikelyClasses
 
@@ -26,7 +28,8 @@ SPACE = "a" * 64
 
 
 def main(folder: Path, durability: str, journal: bool) -> None:
-    given = {"journal": True} if journal else {}
+    """Store a block of photos for each line of standard input."""
+    given: dict[str, Any] = {"journal": True} if journal else {}
     history = FeatureHistory(folder / "p", CAPACITY, durability=durability, **given)
     history.computed_by(SPACE, "onnxruntime 1.28.0 CPUExecutionProvider x86_64")
     by = Classifier("c" * 64, tuple(map(str, range(CLASSES))))

@@ -1,4 +1,7 @@
-"""The front page of the results: negative results first, then gains, costs, speed, and what papers claim."""
+"""Front page of the results.
+
+Negative results come first, then gains, costs, speed, and the claims of papers.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,10 @@ def front_page(
     found: Rows,
     judged: Judged | None,
 ) -> str:
-    """Return the front page.
+    """Return the front page as Markdown.
 
-    Args:
-        lost: negative results by page, of all pages.
-        found: orders of papers that studies repeat.
-        judged: the programme of federated tables.
+    ``folder`` has the result documents and ``sections`` are their sections. ``lost`` has the negative results by page,
+    ``found`` the orders of papers that studies repeat, and ``judged`` the programme of federated tables.
     """
     of_kind: dict[str, list[Section]] = {}
     for one in sections:
@@ -54,7 +55,10 @@ def front_page(
 
 
 def note(document: Document) -> str:
-    """Return what has to be said with a figure of a document that is from before a fix; "" of others."""
+    """Return a caveat on the figures of a document; "" if there is none.
+
+    Documents from before a fix have one.
+    """
     kind = kind_of(document)
     if document.get("study") in ("stream", "trade-off", "few-people") and "intervals" not in document:
         return f"intervals over {WITHIN.split(':')[0]}"
@@ -71,7 +75,10 @@ def note(document: Document) -> str:
 
 
 def _worst(page: str, found: Sequence[tuple[Section | None, Negative]]) -> str:
-    """A line for a page: the largest loss, or else its first negative result."""
+    """Return a line with the largest loss of a page.
+
+    Without a loss of accuracy it has the first negative result.
+    """
     title = f"[{TOPICS[page]}](results/{page}.md)"
     if not found:
         return f"- {title}: none found\n"
@@ -81,7 +88,7 @@ def _worst(page: str, found: Sequence[tuple[Section | None, Negative]]) -> str:
 
 
 def _source(section: Section) -> str:
-    """The section and the command of a figure, and what has to be said with it."""
+    """Return the section, command and caveat of a figure, in brackets."""
     document = section.document
     command = document.get("command") or (document.get("commands") or [""])[-1]
     said = [f"[{section.name}](results/{section.place})", f"`{command}`" if command else "", note(document)]
@@ -93,7 +100,7 @@ Lines = Mapping[str, Callable[[Document], Iterator[str]]]
 
 
 def _listed(of_kind: Mapping[str, Sequence[Section]], lines: Lines, most: int | None = None) -> str:
-    """Lines of documents by kind, of the first ``most`` of a kind."""
+    """Return lines of the first ``most`` documents of each kind."""
     found = []
     for kind, say in lines.items():
         for section in of_kind.get(kind, ())[:most]:
@@ -141,7 +148,7 @@ def _evaluation(document: Document) -> Iterator[str]:
 
 
 def _letters(sections: Sequence[Section]) -> str:
-    """One line for all evaluations on letters and digits."""
+    """Return a line for all evaluations on letters and digits."""
     own = [one for one in sections if one.page == "iciia-letters" and not kind_of(one.document)]
     if not own:
         return ""
@@ -236,7 +243,7 @@ def _android(document: Document) -> Iterator[str]:
 
 
 def _suite(folder: Path) -> str:
-    """A line for the fastest and the slowest backbone of each target."""
+    """Return a line with the fastest and slowest backbone of each target."""
     documents = list(read_pairs(folder).values()) if folder.is_dir() else []
     if not documents:
         return ""

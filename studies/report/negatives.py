@@ -1,4 +1,7 @@
-"""Negative results of a document: what is worse, not seen, missed or not measured. Pages begin with them."""
+"""Negative results of a document; pages begin with them.
+
+They are losses, orders that are not seen, missed goals, and missing measurements.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,11 @@ EXPECTED = ("control", "no personalisation", "the bank's generic model")  # to b
 
 @dataclass(frozen=True)
 class Negative:
-    """One negative result.
+    """Negative result of a document.
 
     Attributes:
-        points: change of accuracy, in points; None of what is no accuracy.
+        text: text of its line on the page.
+        points: change of accuracy in points; None if it is not one of accuracy.
     """
 
     text: str
@@ -31,7 +35,7 @@ class Negative:
 
 
 def negatives(document: Document) -> list[Negative]:
-    """Return the negative results of a document; reversed orders of papers first."""
+    """Return the negative results of a document, reversed orders first."""
     kind = kind_of(document)
     of = _OF_STUDY.get(document["study"], _gains) if kind == "study" else _OF_KIND[kind]
     return [*_orders(document), *of(document)]
@@ -42,10 +46,12 @@ def _changed(what: str, difference: Difference) -> Negative:
 
 
 def _together(what: str, found: Iterable[tuple[str, Difference]], shipped: bool = True) -> Iterator[Negative]:
-    """One negative result for several differences.
+    """Yield one negative result for several differences, if there are any.
 
     Args:
-        shipped: whether people get what these are of, so that the largest loss may stand for its page.
+        what: beginning of its text.
+        found: names and differences.
+        shipped: whether devices run these methods, so that the largest loss can represent the page.
     """
     worst = sorted(found, key=lambda one: float(one[1]["mean"]))
     if worst:
@@ -65,7 +71,10 @@ def _orders(document: Document) -> Iterator[Negative]:
 
 
 def _gains(document: Document) -> Iterator[Negative]:
-    """Rows that are worse than what they are compared with; controls and starting points should be."""
+    """Yield the rows with a loss.
+
+    Controls and starting points are left out, because they are expected to be worse.
+    """
     found = []
     for row in document["rows"]:
         if not row["name"].startswith(EXPECTED) and row.get("gain") and row["gain"]["high"] < 0:
@@ -91,7 +100,7 @@ def _contents(document: Document) -> Iterator[Negative]:
 
 
 def _over(key: str, what: str) -> Callable[[Document], Iterator[Negative]]:
-    """Rows whose difference ``key`` lies below zero."""
+    """Return a function that yields rows with ``key`` below zero."""
 
     def found(document: Document) -> Iterator[Negative]:
         worse = [row for row in document["rows"] if row[key]["high"] < 0]
@@ -112,7 +121,7 @@ def _shuffling(document: Document) -> Iterator[Negative]:
 
 
 def _improvement(document: Document) -> Iterator[Negative]:
-    own = [row for row in document["rows"] if row["name"] == "own"]
+    own = [row for row in document["rows"] if row["name"] == "own" and row["photos"]]
     without = [f"{row['photos']} photos {short_points(row['gain'])}" for row in own if row["gain"]["low"] <= 0]
     if without:
         yield Negative(f"no gain is seen after {', '.join(without)} points", min(100 * r["gain"]["mean"] for r in own))
@@ -299,6 +308,17 @@ def _nothing(document: Document) -> tuple[Negative, ...]:
     return ()
 
 
+def _journal(document: Document) -> Iterator[Negative]:
+    for row in document["ratios"]:
+        ratio = row["ratio"]
+        if row["what"] == "SQLite alone" and row["time"] == "cpu" and ratio["low"] > 1:
+            range_ = f"{ratio['low']:.2f} to {ratio['high']:.2f}"
+            yield Negative(
+                f"storing a photo in SQLite alone takes {ratio['mean']:.2f} ({range_}) times the processor time of the"
+                f" journal, storage: {row['storage']}"
+            )
+
+
 _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "stream": _stream,
     "trade-off": _trade_off,
@@ -329,6 +349,7 @@ _OF_KIND: Mapping[str, Callable[[Document], Any]] = {
     "device_install": _install,
     "switching_people": _switching,
     "condensing": _nothing,
+    "append_journal": _journal,
     "service": _service,
     "federate_trial": _trial,
     "android_start": _nothing,

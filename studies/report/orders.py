@@ -1,4 +1,7 @@
-"""The orders that papers found, and whether they are seen: of studies, and of the programme of federated tables."""
+"""Orders of papers, and whether results show them.
+
+The results are those of studies and of the programme of federated tables.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from studies.report.negatives import Negative
 from studies.report.sections import Pictures, Section, markdown, render
 from studies.report.topics import PAPERS, page_of_paper
 
-PROGRAMME = "federated-programme.toml"  # beside the folder of documents
+PROGRAMME = "federated-programme.toml"  # next to the folder of documents
 FEDERATED = "Federated methods under their papers' conditions"
 _VERDICTS = {federated.REVERSED: VERDICTS[0], federated.NOT_SEEN: VERDICTS[1], federated.HOLDS: VERDICTS[2]}
 Rows = Sequence[Mapping[str, Any]]
@@ -24,7 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Judged:
-    """A programme of federated tables with the documents of its jobs, and the verdicts on its orders."""
+    """Programme of federated tables, with documents and verdicts on orders."""
 
     programme: Programme
     documents: Mapping[str, Document]
@@ -40,7 +43,11 @@ class Judged:
 
 
 def judge_programme(folder: Path) -> Judged | None:
-    """Return the verdicts of the programme beside a folder of documents; None without a programme."""
+    """Return the verdicts of the programme next to a folder of documents.
+
+    Returns:
+        None without a programme.
+    """
     path = folder.parent / PROGRAMME
     if not path.is_file():
         return None
@@ -53,7 +60,10 @@ def judge_programme(folder: Path) -> Judged | None:
 
 
 def paper_of(source: str, page: str = "") -> str:
-    """Return the paper of a source as "pFedPG Table 1"; without a name it is that of the page."""
+    """Return the paper of a source such as "pFedPG Table 1".
+
+    A source without the name of a paper is of the paper of the page.
+    """
     first = source.split()[0]
     if first in PAPERS:
         return first
@@ -61,7 +71,10 @@ def paper_of(source: str, page: str = "") -> str:
 
 
 def study_orders(sections: Sequence[Section]) -> list[dict[str, Any]]:
-    """Return the orders of all studies with their document, place and paper, reversed ones first."""
+    """Return the orders of all studies, reversed ones first.
+
+    Each has its document, place and paper.
+    """
     found = [
         {"document": one.name, "place": one.place, "paper": paper_of(order["source"], one.page), **order}
         for one in sections
@@ -86,7 +99,7 @@ def orders_text(found: Rows) -> str:
 
 
 def paper_orders_text(paper: str, found: Rows) -> str:
-    """Return the section with a paper's orders that studies repeat; "" without any."""
+    """Return the section with a paper's orders in studies; "" without any."""
     own = [order for order in found if order["paper"] == paper]
     if not own:
         return ""
@@ -106,7 +119,10 @@ def programme_text(judged: Judged) -> str:
 
 
 def programme_paper_text(judged: Judged, paper: str, pictures: Pictures) -> str:
-    """Return the section of a paper's orders and tables; "" where no table is of the paper."""
+    """Return the section of a paper's orders and tables.
+
+    It is "" if the programme has no table of the paper.
+    """
     programme, documents = judged.programme, judged.documents
     names = [name for name in programme.tables if paper_of(resolved(programme, name).paper) == paper]
     if not names:
@@ -130,10 +146,10 @@ def programme_paper_text(judged: Judged, paper: str, pictures: Pictures) -> str:
 
 
 def check_papers(programme: Programme) -> None:
-    """Check that every table, order and average of a programme is of a paper with a page.
+    """Check that every table, order and average has a page.
 
     Raises:
-        DataError: no page is of a paper.
+        DataError: a paper has no page.
     """
     sources = [one.source for one in (*programme.orders, *programme.attempts)]
     papers = [resolved(programme, name).paper for name in programme.tables]
@@ -142,7 +158,10 @@ def check_papers(programme: Programme) -> None:
 
 
 def negatives_of(judged: Judged) -> list[Negative]:
-    """Return the reversed orders of a programme, further attempts included, and how many are not seen."""
+    """Return the negative results of a programme.
+
+    They are its reversed orders, including further attempts, and the number of orders that are not seen.
+    """
     found = [
         Negative(
             f"reversed: {title_of(row['better'])} over {title_of(row['other'])} ({row['source']}):"

@@ -1,4 +1,4 @@
-"""Pages of all studies by the name that their documents carry."""
+"""Pages of all studies, by the name of the study in its documents."""
 
 from __future__ import annotations
 
@@ -33,11 +33,18 @@ STUDIES: Mapping[str, StudyPage] = {
 
 
 def study_table(document: Document) -> Table:
-    """Return header and rows of a study; differences to the plain classifier are in points."""
+    """Return header and rows of a study.
+
+    Differences to the plain classifier are in points.
+    """
     return STUDIES[document["study"]].table(document)
 
 
 def orders_table(document: Document) -> Table | None:
-    """Return the orders that papers found, with what this study found; None for studies without them."""
+    """Return the orders of papers with the results of a study.
+
+    Returns:
+        None for a study without orders.
+    """
     orders = document.get("orders")
     return table(STUDIES[document["study"]].orders, orders) if orders else None

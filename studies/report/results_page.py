@@ -1,4 +1,4 @@
-"""The results pages: a front page, a page for each topic, and a page for a table that is too long for its topic."""
+"""Results pages: a front page, topics, and pages of long tables."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ from studies.report.negatives import Negative, negatives
 from studies.report.sections import DAMAGES, Pictures, Section, damaged, sections_of
 from studies.report.topics import ORDERS, PAPERS, TOPICS
 
-LONG = 20_000  # bytes of a section, from which its longest table has pages of its own
-PART = 36_000  # bytes of such a page, at most
+LONG = 20_000  # bytes of a section; the longest table of a longer section has separate pages
+PART = 36_000  # maximum bytes of such a page
 Lost = list[tuple[Section | None, Negative]]  # negative results of a page, with their sections
 COMMAND = "python -m studies results docs/results --out docs/results.md"
 
 
 @dataclass(frozen=True)
 class ResultsPages:
-    """All pages as text, and how their pictures are drawn.
+    """All pages as text, and the functions that draw their pictures.
 
     Attributes:
-        topics: by name, without ``.md``; they lie in the folder of the documents.
+        front: front page.
+        topics: other pages by file name without ``.md``; they belong in the folder of the documents.
+        pictures: functions that draw pictures, by file name.
     """
 
     front: str
@@ -33,12 +35,14 @@ class ResultsPages:
 
     @property
     def text(self) -> str:
-        """The front page and all others, one after the other."""
+        """Text of the front page and of all others."""
         return "\n".join((self.front, *self.topics.values()))
 
 
 def results_pages(folder: Path) -> ResultsPages:
-    """Return the pages of a folder of result documents, without drawing a picture.
+    """Return the pages of a folder of result documents.
+
+    No picture is drawn.
 
     Raises:
         DataError: the folder holds none, or one that no page can show.
@@ -63,9 +67,13 @@ def results_pages(folder: Path) -> ResultsPages:
 
 
 def write_results_pages(folder: Path, out: Path, draw: bool = True) -> None:
-    """Write the front page, the other pages in the folder of its name, and pictures in ``pictures`` beside it.
+    """Write the results pages and their pictures.
+
+    The other pages go to the folder with the name of the front page, pictures to ``pictures`` next to it.
 
     Args:
+        folder: folder of result documents.
+        out: file of the front page.
         draw: write the pictures too, which takes most of the time.
 
     Raises:
@@ -89,7 +97,7 @@ def _parts(
     judged: orders.Judged | None,
     pictures: Pictures,
 ) -> tuple[list[str], Lost]:
-    """The parts of a page, and its negative results with their sections."""
+    """Return the parts of a page, and its negative results with sections."""
     parts, lost = list[str](), Lost()
     if judged and paper:
         parts.append(orders.programme_paper_text(judged, paper, pictures))
@@ -107,7 +115,7 @@ def _negatives(section: Section) -> list[Negative]:
 
 
 def _page(page: str, title: str, own: Sequence[Section], lost: Lost, parts: Sequence[str]) -> dict[str, str]:
-    """A page of a topic, and those of its long tables."""
+    """Return the page of a topic and the pages of its long tables."""
     pages, kept = {}, []
     for part in parts:
         short, tables = _without_long_table(part)
@@ -140,7 +148,11 @@ _PLACE = "@long-table@"
 
 
 def _without_long_table(text: str) -> tuple[str, list[str]]:
-    """Return a section without its longest table if it is long, and that table in parts that each have its header."""
+    """Split off the longest table of a long section.
+
+    Returns:
+        The section with a placeholder, and parts of the table, each with its header; no parts if the section is short.
+    """
     if len(text.encode()) <= LONG:
         return text, []
     lines = text.split("\n")

@@ -1,4 +1,4 @@
-"""Sections of the results pages: generated from committed result documents, never typed."""
+"""Sections of the results pages, generated from result documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from jinja2 import UndefinedError
 from refocus.benchmarks.document.schema import SCHEMA_VERSION as BENCH_SCHEMA
 from refocus.benchmarks.measure import ACCURACY_SCHEMA
 from refocus.benchmarks.report.text import markdown_table
-from refocus.benchmarks.rows.install import SCHEMA as INSTALL_SCHEMA
 from refocus.cloud_train.data.glyphs import read as read_glyph
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.evaluate import report
@@ -27,15 +26,18 @@ from refocus.cloud_train.evaluate.page import (
     StudyPage,
     Table,
     data_line,
+    png,
     short_points,
 )
 from refocus.cloud_train.render import renderer
+from refocus.edge.photos import decode_photo
 from studies.bench.measure_cuda import SCHEMA as CUDA_SCHEMA
 from studies.bench.operators import SCHEMA as OPERATORS_SCHEMA
 from studies.bench.overhead import SCHEMA as OVERHEAD_SCHEMA
 from studies.bench.overhead import lines as overhead_lines
 from studies.bench.plain_bundles import SCHEMA as PLAIN_BUNDLES_SCHEMA
 from studies.bench.rows.condensing import SCHEMA as CONDENSE_SCHEMA
+from studies.bench.rows.install import SCHEMA as INSTALL_SCHEMA
 from studies.bench.rows.service import SCHEMA as SERVICE_SCHEMA
 from studies.bench.rows.switching import SCHEMA as SWITCHING_SCHEMA
 from studies.bench.rows.switching import lines as switching_lines
@@ -44,10 +46,17 @@ from studies.report.pages import STUDIES, orders_table, study_table
 from studies.report.topics import topic_of
 
 ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
-DAMAGES = (KeyError, IndexError, TypeError, AttributeError, ValueError, UndefinedError)  # of reading a damaged document
+DAMAGES = (
+    KeyError,
+    IndexError,
+    TypeError,
+    AttributeError,
+    ValueError,
+    UndefinedError,
+)  # raised by reading a damaged document
 render = renderer(Path(__file__).parent)
-Pictures = dict[str, Callable[[], bytes]]  # by file name: draws a picture
-# The field that only documents of a kind have, which names their template too, and their newest schema.
+Pictures = dict[str, Callable[[], bytes]]  # file name -> function that draws the picture
+# Field that only documents of a kind have -> their newest schema; the field also names their template.
 SCHEMAS = {
     "study": STUDY_SCHEMA,
     "programs": OVERHEAD_SCHEMA,
@@ -74,11 +83,13 @@ SCHEMAS = {
 
 @dataclass(frozen=True)
 class Section:
-    """What a page shows of a document.
+    """Section of a page that shows a document.
 
     Attributes:
-        page: the page that it stands on, of ``topics.TOPICS``.
-        text: Markdown, its heading first.
+        name: name of the document.
+        document: result document.
+        page: name of the page, a key of ``topics.TOPICS``.
+        text: Markdown, beginning with a heading.
     """
 
     name: str
@@ -96,7 +107,8 @@ def sections_of(folder: Path, pictures: Pictures) -> list[Section]:
     """Return the sections of all documents of a folder, by name.
 
     Args:
-        pictures: gets the pictures of the sections, which are not drawn yet.
+        folder: folder of result documents.
+        pictures: mapping to which the functions that draw the pictures are added.
 
     Raises:
         DataError: a document is damaged, of another version, or of a kind without a page.
@@ -121,10 +133,10 @@ def damaged(name: str, error: Exception) -> DataError:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Return a result document.
+    """Read a result document.
 
     Raises:
-        DataError: the file is none, or of another version.
+        DataError: the file is not a result document, or has another version.
     """
     try:
         document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -139,18 +151,21 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def kind_of(document: Document) -> str:
-    """Return the field of ``SCHEMAS`` that a document has; "" for the evaluation of a run."""
+    """Return the field of ``SCHEMAS`` that a document has.
+
+    It is "" for the evaluation of a run.
+    """
     return next((field for field in SCHEMAS if field in document), "")
 
 
 def anchor(text: str) -> str:
-    """Return the anchor of the first heading of a text, as GitHub and the site make it."""
+    """Return the anchor of the first heading, as GitHub and the site do."""
     heading = next(line for line in text.splitlines() if line.startswith("#")).lstrip("# ")
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def markdown(cells: Table) -> str:
-    """Return a table of a header and rows."""
+    """Format a header and rows as a Markdown table."""
     header, rows = cells
     return "\n".join(markdown_table(" | ".join(header), rows))
 
@@ -165,25 +180,28 @@ def _text(name: str, document: Document, pictures: Pictures) -> str:
 
 
 def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
-    """Return the section of a run's evaluation, with one photo before and after where it may be published."""
+    """Return the section of a run's evaluation.
+
+    It shows one photo before and after if that may be published.
+    """
     pictures[f"{name}-accuracy.png"] = lambda: report.accuracy_plot(document)
     lengths = list(document["accuracy"]["original"])
     text = render("templates/evaluation.md.j2", name=name, lengths=lengths, **_values(document))
     if document["example"] and document["example"]["photo"].startswith("glyphs/"):
-        pictures[f"{name}-example.png"] = lambda: report.example_plot(document["example"], read_glyph)
+        pictures[f"{name}-example.png"] = lambda: example_plot(document["example"], read_glyph)
         text += f"\n![one photo, before and after](../pictures/{name}-example.png)\n"
     return text
 
 
 def study_section(name: str, document: Document, pictures: Pictures, study: StudyPage) -> str:
-    """Return a study's section as Markdown, and add its picture."""
+    """Return a study's section as Markdown; add its picture."""
     if has_plot := study.has_plot(document):
         pictures[f"{name}.png"] = lambda: study.plot(document) or b""
     return render("templates/study.md.j2", name=name, study=study, has_plot=has_plot, **_values(document))
 
 
 def _values(document: Document) -> dict[str, Any]:
-    """What templates may read and call."""
+    """Return the values and functions that templates use."""
     return {
         "document": document,
         "report": report,
@@ -205,12 +223,45 @@ def _by_seed(gain: Document) -> str:
 
 
 def _training_seconds(document: Document) -> float:
-    """Of a head, the mean."""
+    """Return the mean training time of a head, in seconds."""
     seconds = [bundle["training_seconds"] for bundle in document["bundles"]]
     return float(np.mean([each for each in seconds if each is not None]))
 
 
 def _left_to_the_processor(document: Document) -> str:
-    """Networks with operators that the delegate did not take."""
+    """Return the networks with operators that the delegate did not take."""
     rows = (row for row in document["rows"] if row["left_to_the_processor"])
     return ", ".join(sorted({f"{row['backbone']} on {row['runtime']}" for row in rows})) or "nothing"
+
+
+def example_plot(example: Document, read: Callable[[str], bytes]) -> bytes:
+    """Draw an example as a PNG, like the paper's Fig. 4.
+
+    It shows the history with its weights, the target, and the answer before and after.
+    """
+    from matplotlib.figure import Figure
+
+    photos = [*example["history"], example["photo"]]
+    figure = Figure(figsize=(10.5, 2.1), layout="constrained")
+    places = figure.subplots(1, len(photos) + 2, width_ratios=[1] * len(photos) + [2.4, 2.4])
+    for axes, name, weight in zip(places, photos, example["attention"], strict=False):
+        axes.imshow(np.asarray(decode_photo(read(name), name)), interpolation="nearest")
+        kind = "to recognise" if name == example["photo"] else "history"
+        axes.set_title(f"{kind}\nweight {weight:.2f}", fontsize=9)
+    titles = ("before: the photo alone", "after: with its history")
+    for axes, title, ranked in zip(places[-2:], titles, (example["before"], example["after"]), strict=True):
+        axes.set_title(title, fontsize=9, loc="left")
+        for row, (label, probability) in enumerate(ranked):
+            right = label == example["label"]
+            axes.text(
+                0,
+                0.72 - 0.3 * row,
+                f"{probability:4.0%}  {label}",
+                fontsize=9.5,
+                transform=axes.transAxes,
+                color="#15803d" if right else "#111827",
+                fontweight="bold" if right else None,
+            )
+    for axes in places:
+        axes.set_axis_off()
+    return png(figure)

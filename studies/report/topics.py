@@ -1,4 +1,4 @@
-"""The pages of the results, and which documents stand on which."""
+"""Pages of the results, and their documents."""
 
 from __future__ import annotations
 
@@ -79,17 +79,19 @@ OF_KIND = {
     "android_processors": "android",
     "android_unknown": "android",
 }
-LETTERS = ("glyphs", "moving-glyphs", "mnist", "omniglot")  # with which the data of evaluations of letters begin
+LETTERS = ("glyphs", "moving-glyphs", "mnist", "omniglot")  # prefixes of the data of evaluations of letters
 
 
 def topic_of(name: str, kind: str, document: Document) -> str:
     """Return the page of a document.
 
     Args:
+        name: name of the document.
         kind: the field of ``sections.SCHEMAS`` that the document has; "" for the evaluation of a run.
+        document: result document.
 
     Raises:
-        DataError: no page has documents of its kind.
+        DataError: no page shows documents of its kind.
     """
     if kind == "study":
         return _found(name, "OF_STUDY", OF_STUDY, document["study"])
@@ -99,10 +101,12 @@ def topic_of(name: str, kind: str, document: Document) -> str:
 
 
 def page_of_paper(paper: str) -> str:
-    """Return the page of a paper, named by the first word of a source, as of "pFedPG Table 1".
+    """Return the page of a paper.
+
+    The first word names the paper, as in "pFedPG Table 1".
 
     Raises:
-        DataError: no page is of this paper.
+        DataError: the paper has no page.
     """
     return _found("the programme", "PAPERS", PAPERS, paper.split()[0])
 

@@ -1,4 +1,7 @@
-"""What a head that few people trained is worth, and whether it is delivered only where it helps."""
+"""Study of heads that are trained on few people.
+
+It measures their gain over class shares, and whether they are delivered only where they help.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class FewPeopleGrid(PointGrid):
     """Name what the study evaluates.
 
     Attributes:
-        training_people: that train a head.
+        training_people: numbers of people on whose photos a head is trained.
     """
 
     training_people: tuple[Count, ...] = (10, 30, 100)
@@ -37,7 +40,10 @@ def needs(settings: StreamSettings, cell: Cell) -> Needs:
 
 
 def evaluate_cell(settings: StreamSettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
-    """Return the answers to test people with a history of their own; none where too few people can train."""
+    """Return the answers to test people with their own history.
+
+    There are none if the training photos suffice for fewer people than the cell has.
+    """
     point = prepare(settings, cache, str(cell["data"]), str(cell["encoder"]), seed)
     size = int(cell["training_people"])
     there = len(np.unique(with_people(point, "train", TRAINED_PHOTOS, seed).table.client))

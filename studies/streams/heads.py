@@ -1,12 +1,12 @@
-"""Trained heads in the stream protocol: ICIIA-B, ICIIA-T and the streaming head, alone, with shares, and gated.
+"""Trained heads in the stream protocol: ICIIA-B, ICIIA-T and streaming.
 
-A head is trained on pseudo-people dealt from the training photos (of glyphs: on their writers), stopped by people of
-the validation photos, and judged by the people and photos that the other methods are judged by. The exponent of the
-shares beside it, and what is delivered of it, are chosen by validation people: what is right most often where a part
-of the photos comes after somebody else's history.
+They are evaluated alone, with class shares, and gated. A head is trained on pseudo-people dealt from the training
+photos (for glyphs: on their writers), with early stopping on people of the validation photos. It is evaluated on the
+same people and photos as the other methods. Validation people choose the exponent of the shares and the delivered
+method: the ones with the best expected accuracy if a part of the photos comes after another person's history.
 
     RUN/cache/KEY.npz     one head of one point
-    RUN/cache/KEY.json    what validation people choose of it
+    RUN/cache/KEY.json    choices by validation people for this head
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from studies.streams.judging import evaluate_head
 from studies.streams.points import FEWEST, LENGTHS, Point, StreamSettings, point_needs
 from studies.streams.pseudo_people import BASE
 
-TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # of a pseudo-person who trains, and who validates
-WINDOWS = 16  # a step
-CHOOSERS, CHOSEN_BY = 120, 8  # validation people, at most, and photos of each: twenty choose by chance
-RATES = (1.0, 0.3, 0.1)  # of a head's learning rate: the next one where training diverges
+TRAINED_PHOTOS, CHECKED_PHOTOS = 32, 24  # photos of a training and of a validation pseudo-person
+WINDOWS = 16  # per gradient step
+CHOOSERS, CHOSEN_BY = 120, 8  # validation people, at most, and photos of each; twenty would choose by chance
+RATES = (1.0, 0.3, 0.1)  # factors of a head's learning rate; the next one is tried if training diverges
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class HeadPlan:
     """A head of the study.
 
     Attributes:
-        partitions: P, wished for; the largest divisor of the width up to it, which is a power of two, is taken.
-        attention: of the block.
-        learning_rate: of SGD with momentum 0.9.
-        delivered: whether the study also says what would be delivered of this head.
+        partitions: maximum P; the block has the largest power of two up to it that divides the width.
+        attention: attention of the block.
+        learning_rate: learning rate of SGD with momentum 0.9.
+        delivered: whether the study also evaluates the delivered method of this head.
     """
 
     partitions: int
@@ -54,6 +54,7 @@ class HeadPlan:
     delivered: bool = False
 
     def block(self, width: int, layers: int) -> IciiaConfig:
+        """Return the configuration of the block for a feature width."""
         partitions = max(p for p in (1, 2, 4, 8, 16, 32, 64, 128, 256) if p <= self.partitions and width % p == 0)
         return IciiaConfig(width=width, layers=layers, partitions=partitions, attention=self.attention)  # type: ignore[arg-type]
 
@@ -81,10 +82,19 @@ def head_needs(settings: StreamSettings, cell: Mapping[str, Any]) -> Needs:
 def chosen_head(
     point: Point, head: str, settings: StreamSettings, cache: Cache, cell: Cell, seed: int, people: int = 0
 ) -> tuple[IciiaClassifier, dict[str, Any]]:
-    """Return a trained head, and how it was trained with what validation people choose of it.
+    """Return a trained head, with its training facts and choices.
 
     Args:
-        people: so many train; 0: all to whom the training photos can be dealt.
+        point: data set, encoder and seed.
+        head: name of the head in ``HEADS``.
+        settings: settings of the study.
+        cache: cache of heads and choices.
+        cell: cell with the names of the data set and the encoder.
+        seed: random seed.
+        people: number of training people; 0: all to whom the training photos can be dealt.
+
+    Returns:
+        The head in evaluation mode; its epochs, seconds, exponent and delivered method.
     """
     needs = head_needs(settings, cell)
     what = {"head": head, "data": cell["data"], "encoder": cell["encoder"], "seed": seed, "people": people}
@@ -104,15 +114,19 @@ def chosen_head(
 
 
 def layers_of(point: Point) -> int:
-    """Return the layers of a head."""
+    """Return the number of layers of a head."""
     return 1 if point.owned else 3
 
 
 def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int, people: int = 0) -> Trained:
-    """One head of one point.
+    """Train one head of one point.
 
     Args:
-        people: so many train; 0: all to whom the training photos can be dealt.
+        point: data set, encoder and seed.
+        plan: configuration of the head.
+        settings: settings of the study.
+        seed: random seed.
+        people: number of training people; 0: all to whom the training photos can be dealt.
 
     Raises:
         UsageError: training diverges at every rate.
@@ -141,7 +155,10 @@ def train_head(point: Point, plan: HeadPlan, settings: StreamSettings, seed: int
 
 
 def with_people(point: Point, split: str, photos: int, seed: int) -> FeatureCache:
-    """The photos of one split with pseudo-people; of owners as they are."""
+    """Return the photos of a split, dealt to pseudo-people.
+
+    Photos with owners keep them.
+    """
     part = point.cache.of_split(split)
     if point.owned:
         return part
@@ -153,18 +170,20 @@ def with_people(point: Point, split: str, photos: int, seed: int) -> FeatureCach
 
 
 def ways_of(head: str, chosen: Mapping[str, Any]) -> dict[str, str]:
-    """Name of a method in the results -> the way of answering that it is."""
+    """Return the way of answering by the name of the method in results."""
     g = f"{chosen['exponent']:g}"
     names = {head: "head", f"{head}+shares": f"both {g}", f"{head}+shares, gated": f"gated {g}"}
     return names | ({"delivered": chosen["delivered"]} if HEADS[head].delivered else {})
 
 
 def choose(point: Point, model: IciiaClassifier, settings: StreamSettings, seed: int) -> dict[str, Any]:
-    """The exponent of the shares, and what is delivered, by what validation people can expect (:func:`expected_of`) of
-    histories of ``LENGTHS``. Where photos suffice for one length only, by it.
+    """Choose the exponent of the shares and the delivered method.
+
+    Both maximise the expected accuracy (:func:`expected_of`) of validation people with histories of ``LENGTHS`` photos.
+    Lengths for which photos do not suffice are left out.
 
     Raises:
-        DataError: validation photos suffice for nobody.
+        DataError: validation photos do not suffice for any person.
     """
     own: list[dict[str, float]] = []
     foreign, people = [], 0
@@ -175,11 +194,11 @@ def choose(point: Point, model: IciiaClassifier, settings: StreamSettings, seed:
             own.append(mine)
             foreign.append(theirs or mine)
     if not own:
-        raise DataError(f"validation photos suffice for nobody with {LENGTHS[0]} photos before those judged")
+        raise DataError(f"validation photos suffice for no person with {LENGTHS[0]} photos before those evaluated")
     mean = _means([expected_of(mine, theirs) for mine, theirs in zip(own, foreign, strict=True)])
     exponent = max(EXPONENTS, key=lambda value: mean[f"both {value:g}"])
     g = f"{exponent:g}"
-    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # what is safer first
+    ways = ("plain", "shares", f"gated {g}", f"both {g}", "head")  # the safest first
     best = max(mean[way] for way in ways)
     return {
         "exponent": exponent,
@@ -207,7 +226,10 @@ def _contents(length: int) -> tuple[pseudo_people.Cell, pseudo_people.Cell]:
 def _judged(
     point: Point, model: IciiaClassifier, settings: StreamSettings, cell: pseudo_people.Cell, seed: int
 ) -> tuple[int, dict[str, float]]:
-    """Number of validation people in a cell, and the mean accuracy of each way; empty without people."""
+    """Return the number of validation people in a cell, and accuracies.
+
+    These are mean accuracies by way of answering; empty without people.
+    """
     people = point.people("validation", cell, CHOOSERS, min(settings.targets, CHOSEN_BY), seed + 2000)
     if not people:
         return 0, {}

@@ -1,4 +1,4 @@
-"""Answers of methods to the photos of pseudo-people, and how good they are.
+"""Evaluation of methods on the photos of pseudo-people.
 
 Notation: C classes, G photos that are answered, D feature width.
 """
@@ -24,7 +24,13 @@ Make = Callable[[Knowledge], StreamMethod]
 
 @dataclass(frozen=True)
 class Split:
-    """Photos of one split: features (R, D), the plain classifier's logits (R, C), labels (R,)."""
+    """Photos of one split.
+
+    Attributes:
+        features: features, (R, D).
+        logits: logits of the plain classifier, (R, C).
+        label: classes, (R,).
+    """
 
     features: np.ndarray
     logits: np.ndarray
@@ -36,10 +42,10 @@ class Evaluated:
     """Answers of one method to the photos of people.
 
     Attributes:
-        right: of each person, the share of right answers at each step, (people, steps).
-        flags: of each person, whether each answer of the last step was right, (people, targets).
-        confidence: of these, the probability of the answer.
-        state_bytes: largest state of a stream.
+        right: accuracy of each person at each step, (people, steps).
+        flags: whether each answer of the last step is correct, (people, targets).
+        confidence: probability of each of these answers, (people, targets).
+        state_bytes: size of the largest state of a stream, in bytes.
     """
 
     right: list[list[float]] = field(default_factory=list)
@@ -48,14 +54,19 @@ class Evaluated:
     state_bytes: int = 0
 
     def add(self, steps: Sequence[Sequence[bool]], confidence: Sequence[float]) -> None:
-        """Takes in one person: whether answers were right at each step, and how sure the last ones were."""
+        """Add the answers of one person.
+
+        Args:
+            steps: whether each answer is correct, per step.
+            confidence: probabilities of the answers of the last step.
+        """
         self.right.append([float(np.mean(step)) for step in steps])
         self.flags.append(list(steps[-1]))
         self.confidence.append(list(confidence))
 
 
 def evaluate(make: Callable[[PseudoPerson], StreamMethod], people: Sequence[PseudoPerson], split: Split) -> Evaluated:
-    """Shows each person's streams to a fresh method and asks it."""
+    """Evaluate a new method on each stream of each person."""
     result = Evaluated()
     for person in people:
         steps: list[list[bool]] = [[] for _ in person.cases[0].steps]
@@ -83,9 +94,13 @@ def evaluate_head(
     settings: ShareSettings,
     exponents: Sequence[float],
 ) -> dict[str, Evaluated]:
-    """The answers of a trained head by itself ("head"), and with class shares at each exponent g, without ("both g")
-    and with the gate that needs no training ("gated g"), see :func:`beside_head`; and those without a head, of the
-    classifier ("plain") and of class shares ("shares")."""
+    """Evaluate a trained head alone and with class shares.
+
+    Returns:
+        Answers by name. "head" is the head alone. "both g" and "gated g" combine it with class shares at each exponent
+        g, without and with the gate that needs no training, see :func:`beside_head`. "plain" is the classifier and
+        "shares" is class shares, both without the head.
+    """
     names = ["head", *(f"{kind} {g:g}" for kind in ("both", "gated") for g in exponents)]
     result = {
         "plain": evaluate(lambda _: Original(knowledge), people, split),
@@ -110,7 +125,7 @@ def evaluate_head(
 def _head_answers(
     model: IciiaClassifier, case: Case, split: Split, shares: SharesMethod, exponents: Sequence[float]
 ) -> Iterator[Mapping[str, np.ndarray]]:
-    """Of each step, probabilities (G, C) by way of answering."""
+    """Yield the probabilities (G, C) by way of answering, for each step."""
     kept, past = model.iciia.config.receptive_field - 1, np.zeros(0, dtype=np.int64)
     for observed, answered in case.steps:
         for row in observed.tolist():
@@ -131,20 +146,32 @@ def _head_answers(
 
 
 def calibration_error(flags: np.ndarray, confidence: np.ndarray, bins: int = 15) -> float:
-    """Expected calibration error over equally wide bins (Guo et al., ICML 2017, equation 3), of answers (n,)."""
+    """Return the expected calibration error of answers (n,).
+
+    Bins have equal widths (Guo et al., ICML 2017, equation 3).
+    """
     number = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = [abs(flags[number == b].mean() - confidence[number == b].mean()) * (number == b).mean() for b in set(number)]
     return float(sum(gaps))
 
 
 def share_harmed(group: Group, correct: np.ndarray, plain: np.ndarray) -> float:
-    """Return the share of the people whom a method harms, of all answers of a group, (n,)."""
+    """Return the share of people whom a method harms.
+
+    Args:
+        group: group with the people of the answers.
+        correct: whether each answer of the method is correct, (n,).
+        plain: whether each answer of the plain classifier is correct, (n,).
+    """
     people = [group.person == number for number in range(group.record["people"])]
     return float(np.mean([harmed(correct[own], plain[own]) for own in people]))
 
 
 def harmed(flags: np.ndarray, plain: np.ndarray) -> bool:
-    """Whether a person's paired loss, with its own 95 % normal interval over their photos, lies below zero."""
+    """Return whether a method is significantly worse for a person.
+
+    It is if the 95 % normal interval of the paired difference over their photos lies below zero.
+    """
     difference = flags.astype(float) - plain.astype(float)
     return bool(difference.mean() + 1.96 * difference.std(ddof=1) / np.sqrt(len(difference)) < 0)
 
@@ -155,8 +182,10 @@ def row(
     """Return a method's answers as a row of an experiment.
 
     Args:
-        answers: person and photo of each, (n,).
-        facts: beside the accuracy at each step, the calibration error and the bytes of state.
+        labels: labels of the row.
+        answers: person and photo of each answer, (n,) each.
+        found: answers of the method.
+        facts: further facts; accuracies by step, calibration error and state size are added.
     """
     correct = np.concatenate(found.flags)
     of_all = {

@@ -1,9 +1,9 @@
-"""Methods of the stream protocol: how they are made, and their answers in one cell.
+"""Methods of the stream protocol, and their answers in one cell.
 
-Beside class shares and their rivals there are two ceilings of shares, whose accuracy labels of test photos help.
+In addition to class shares and their rivals there are two upper bounds of shares that use labels of test photos.
 "counted": shares are counted from the labels of the history instead of estimated from the classifier's answers.
 "recalibrated": they are estimated, by a classifier whose temperature fits the test photos instead of the validation
-photos, which come from the training photos. The distance above both is due to histories of few photos.
+photos, which come from the training photos. The remaining distance to known classes is due to short histories.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WITHOUT_TRAINING: Mapping[str, Callable[..., StreamMethod]] = {
     "stata": StatA,
     "prototypes": OnlinePrototypes,
 }
-# A setting that validation people choose, and its values; of those that they cannot tell apart, the first.
+# Method -> a setting that validation people choose, and its values; of equally accurate values the first.
 TRIED: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "t3a": ("keep", (20, 5, 100)),
     "stata": ("strength", (1.0, 10.0)),
@@ -56,10 +56,14 @@ _SHARES_CODE = (
 
 
 class CountedShares(Original):
-    """Class shares counted from labels, with the prior and the share of other photos that estimated ones have.
+    """Class shares counted from the labels of the history.
+
+    They have the same prior and the same share of other photos as estimated shares.
 
     Args:
-        labels: (H,) of the photos of the history.
+        knowledge: calibration and class shares of the training photos.
+        settings: settings of class shares.
+        labels: labels of the photos of the history, (H,).
     """
 
     def __init__(self, knowledge: Knowledge, settings: ShareSettings, labels: Sequence[int]) -> None:
@@ -70,6 +74,7 @@ class CountedShares(Original):
         self._ratio = ratio_of(shares, base, settings.elsewhere)
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         return softmax(logits / self._temperature + np.log(self._ratio))
 
 
@@ -87,7 +92,10 @@ def needs(settings: StreamSettings, cell: Cell) -> Needs:
 
 
 def evaluate_cell(settings: StreamSettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
-    """Return the answers of a cell's method; none where the set has no such cell, or too few people."""
+    """Return the answers of a cell's method.
+
+    There are none if the data set has no such cell, or too few people.
+    """
     data, method = str(cell["data"]), str(cell["method"])
     cells = cells_of(data)
     history = next((one for one in cells if one.name == cell["cell"]), None)
@@ -119,7 +127,10 @@ def evaluate_cell(settings: StreamSettings, cell: Cell, seed: int, cache: Cache)
 def maker(
     point: Point, settings: StreamSettings, method: str, cell: Cell, seed: int, cache: Cache
 ) -> tuple[Callable[[PseudoPerson], StreamMethod], dict[str, Any]]:
-    """Return how a method without training is made for a person, and what the document states of the point."""
+    """Return a factory of a method without training, and facts of the point.
+
+    The factory makes the method for a person. The document states the facts.
+    """
     if method == KNOWN:
         return lambda person: KnownClasses(point.knowledge, person.classes), {}
     if method == COUNTED:
@@ -145,7 +156,10 @@ def _labels(point: Point, person: PseudoPerson) -> list[int]:
 
 
 def choose(point: Point, settings: StreamSettings, method: str, seed: int) -> float:
-    """Return the value of a method's setting with the best accuracy of validation people in the base cell."""
+    """Return the value of a method's setting with the best accuracy.
+
+    The accuracy is that of validation people in the base cell.
+    """
     split = point.splits["validation"]
     people = point.people("validation", BASE, settings.people, min(settings.targets, 8), seed + 1000)
     name, values = TRIED[method]

@@ -1,4 +1,7 @@
-"""The stream protocol as people read it: what is reversed or missing first, then every cell and method."""
+"""Results page of the stream protocol.
+
+Reversed and missing results come first, then every cell and method.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ CONTENTS = {
     "turns, 15": "turns history of 15",
     "changed, 15": "changed history of 15",
 }
-WANTED = {"base": 1 / 3, "history of 63": 1 / 2}  # of the way to known classes
+WANTED = {"base": 1 / 3, "history of 63": 1 / 2}  # parts of the gain of known classes
 WITHIN = (
     "people, with these photos: one photo judges several people, and intervals that hold for other photos too are wider"
 )
@@ -38,9 +41,13 @@ Row = Mapping[str, Any]
 
 
 class StreamPage(ExperimentPage):
-    """A row for each set, encoder and cell, a column for each method; the least gain of shares first."""
+    """Page with a row per set, encoder and cell, and a column per method.
+
+    Rows are sorted by the gain of shares, the least first.
+    """
 
     def more(self, document: page.Document) -> list[tuple[str, page.Table]]:
+        """Return further tables with their titles; empty tables are left out."""
         tables = [
             (
                 "Every method over all sets and encoders: gain by the content and the length of the history",
@@ -72,7 +79,7 @@ def _number(row: Row, value: str) -> float:
 
 
 def _pooled(document: page.Document) -> page.Table:
-    """Mean gain by method and history, points; people count alike."""
+    """Return the mean gain over people by method and history, in points."""
     rows = []
     for name in _present(document)[1:]:
         found = [_of(document, name, cell) for cell in CONTENTS.values()]
@@ -81,7 +88,7 @@ def _pooled(document: page.Document) -> page.Table:
 
 
 def _facts(document: page.Document) -> page.Table:
-    """Calibration error, harm and cost by method."""
+    """Return calibration error, people harmed and cost by method."""
     header = ["method", "calibration error, own 15", "harmed: own 15", "foreign 15", "foreign 63", "mixed 63"]
     header += ["worst tenth, own 15", "worst tenth, foreign 63", "µs a photo", "bytes a photo"]
     rows = []
@@ -106,7 +113,10 @@ def _cell(rows: Sequence[Row], value: str, form: str, scale: float = 1.0) -> str
 
 
 def _recovery(document: page.Document) -> page.Table:
-    """Gain by own photos after a foreign history, and when it is no longer negative; pooled over sets and encoders."""
+    """Return the gain by number of own photos after a foreign history.
+
+    Also returns after how many photos it is no longer negative. Gains are pooled over sets and encoders.
+    """
     cell, rows = "recovery history of 63", []
     after: Mapping[str, float] = next((row["gain_after"] for row in document["rows"] if "gain_after" in row), {})
     for name in _present(document)[1:]:
@@ -126,7 +136,10 @@ def _recovery(document: page.Document) -> page.Table:
 
 
 def _ceilings(document: page.Document) -> list[tuple[str, page.Table]]:
-    """Part of the way to known classes that shares go, and would go if labels helped them."""
+    """Return the gain of shares as a part of that of known classes.
+
+    The same part is returned for shares that use labels of test photos.
+    """
     temperatures: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for point in document["points"]:
         if "of_test_photos" in point:
@@ -169,7 +182,10 @@ def _about(document: page.Document) -> str:
 
 
 def _closures(document: page.Document) -> str:
-    """Which part of the way to known classes is gone with own histories, the shortest first."""
+    """Return sentences with the part of the gain of known classes.
+
+    The gain is that of shares, or of the delivered method, with own histories; the smallest part comes first.
+    """
     sentences = []
     best = "delivered" if any(row["method"] == "delivered" for row in document["rows"]) else "shares"
     for cell, wanted in WANTED.items():
@@ -188,7 +204,10 @@ def _closures(document: page.Document) -> str:
 
 
 def _losses(document: page.Document) -> page.Table:
-    """Loss of accuracy with mixed and foreign histories, of class shares and of what is delivered."""
+    """Return the loss of accuracy with mixed and foreign histories.
+
+    It is that of class shares and of the delivered method.
+    """
     cells = []
     for method in ("shares", "delivered"):
         for history in ("foreign history of 15", "foreign history of 63", "mixed history of 15", "mixed history of 63"):
@@ -201,7 +220,10 @@ def _losses(document: page.Document) -> page.Table:
 
 
 def _additions(document: page.Document) -> page.Table:
-    """Gain of trained heads over class shares at 15 own photos, on each set and encoder."""
+    """Return the gain of trained heads over class shares at 15 own photos.
+
+    A row is a set and an encoder.
+    """
     ways = [f"{name}{suffix}" for name in HEADS for suffix in ("+shares", "+shares, gated")]
     found = {way: {(r["data"], r["encoder"]): r for r in _of(document, way, "base")} for way in ways}
     ways = [way for way in ways if found[way]]
@@ -213,7 +235,7 @@ def _additions(document: page.Document) -> page.Table:
 
 
 def _long(document: page.Document) -> str:
-    """Accuracy of shares by the length of long histories."""
+    """Return a sentence with the accuracy of shares by history length."""
     parts = []
     for cell in ("history of 0", "history of 3", "base", "history of 63", "history of 255", "history of 1023"):
         parts += [
@@ -223,7 +245,7 @@ def _long(document: page.Document) -> str:
 
 
 def about_pseudo_people(document: page.Document) -> str:
-    """Whom the figures are of."""
+    """Return sentences on the people, photos and intervals of a document."""
     drawn = any(row["data"] == "glyphs" for row in document["rows"])
     return (
         f"Pseudo-people dealt from labelled sets{' (of glyphs: writers)' if drawn else ''}, {page.seeds_line(document)}"

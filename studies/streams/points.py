@@ -1,11 +1,12 @@
-"""One point of the stream protocol: a set of photos, an encoder and a seed, with what is known before the first photo.
+"""Points of the stream protocol: a photo set, an encoder and a seed.
 
-The seed draws the validation photos (a quarter of the training photos) and the people again; test photos stay as the
-set has them. Of glyphs it draws other writers, whose photos nobody else has.
+A point has everything that a method may use before the first photo. The seed draws the validation photos (a quarter of
+the training photos) and the people; test photos are those of the set. For glyphs it draws other writers, who share no
+photos.
 
     RUN/features/KEY/                    features, see :mod:`refocus.cloud_train.backbones.feature_cache`
-    RUN/glyph-encoder.safetensors        the encoder of glyphs, trained on writers who are in no point
-    RUN/cache/KEY.npz                    one point's plain classifier: weight, bias, and its L2 penalty
+    RUN/glyph-encoder.safetensors        encoder of glyphs, trained on writers who are in no point
+    RUN/cache/KEY.npz                    plain classifier of a point: weight, bias and L2 penalty
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ import torch
 from refocus.cloud_train.backbones.backbone import Backbone
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
 from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, EncoderRecipe, train_encoder
-from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
@@ -31,19 +31,19 @@ from refocus.cloud_train.locks import one_at_a_time
 from refocus.cloud_train.methods.iciia.delivery import calibrate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.programs import backbone_of
-from refocus.cloud_train.runs.iciia import published_backbone
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
+from studies.encoders import ENCODERS, published_backbone
 from studies.experiment import Cache, Needs
 from studies.streams.judging import Split
 from studies.streams.pseudo_people import CELLS, OF_LONG_STREAMS, Cell, PseudoPerson, deal, deal_owners
 from studies.streams.rivals.method import Knowledge, unit
 
-LENGTHS = (15, 63)  # photos of the histories by which people choose what is delivered, and that ceilings are of
-FEWEST = 10  # people without whom a cell is left out
+LENGTHS = (15, 63)  # history lengths for choosing the delivered method, and of the upper bounds
+FEWEST = 10  # a cell with fewer people is left out
 GLYPHS, GLYPH_ENCODER = "glyphs", "small"
-# Name -> file, and the column of class sets that belong together; "": people have random classes.
+# Name -> file, and the column with groups of classes, one of which each person has; "": random classes.
 DATA = {
     "office-31": ("office-31.zip", ""),
     "grocery-store": ("grocery-store.zip", ""),
@@ -51,7 +51,7 @@ DATA = {
     "tiny-imagenet-by-parent": ("tiny-imagenet-subset.zip", "parent"),
     GLYPHS: ("", ""),
 }
-CODE = (  # that every result of a point depends on
+CODE = (  # modules that every result of a point depends on
     "refocus.cloud_train.backbones.feature_cache",
     "refocus.cloud_train.backbones.pretrain",
     "refocus.cloud_train.data.glyphs",
@@ -68,17 +68,17 @@ _TAUGHT, _CHECKED, _PHOTOS = 80, 30, 48  # writers who train and validate, and p
 
 @dataclass(frozen=True)
 class StreamSettings:
-    """How many people and photos the studies of streams take.
+    """Numbers of people and photos of the studies of streams.
 
     Attributes:
         source: folder of the photo sets, with ``weights/``.
-        people: of each cell, at most; of glyphs at most ``writers``.
-        targets: photos of each person that are answered.
-        photos_per_class: so many training and so many test photos of each class; 0: all.
-        writers: test writers of glyphs.
-        longest: photos of the longest history of glyphs.
-        steps: gradient steps of each trained head, at most.
-        shares: how shares are estimated, apart from what each point calibrates.
+        people: maximum number of people per cell; for glyphs also at most ``writers``.
+        targets: number of target photos per person.
+        photos_per_class: maximum number of training and of test photos per class; 0: all.
+        writers: number of test writers of glyphs.
+        longest: number of photos of the longest history of glyphs.
+        steps: maximum number of gradient steps of a trained head.
+        shares: settings of class shares, apart from what each point calibrates.
     """
 
     source: FilePath = ""
@@ -91,16 +91,16 @@ class StreamSettings:
     shares: ShareSettings = field(default_factory=ShareSettings)
 
     def stated(self) -> dict[str, Any]:
-        """Return what results documents state of the settings."""
+        """Return the settings that results documents state."""
         numbers = {name: getattr(self, name) for name in ("people", "targets", "photos_per_class")}
         return {**numbers, "intervals": "people and photos", "settings": asdict(self.shares)}
 
 
 def check_axis(axis: str, values: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse unknown values of an axis of the grid.
+    """Check the values of an axis of the grid.
 
     Raises:
-        UsageError: there are some.
+        UsageError: there are unknown values.
     """
     unknown = sorted({*values} - {*known})
     if unknown:
@@ -112,8 +112,8 @@ class PointGrid:
     """Name the points of a study.
 
     Attributes:
-        data: photo sets.
-        encoder: networks; glyphs have the encoder "small", photos the others.
+        data: names of photo sets.
+        encoder: names of encoders; "small" is for glyphs, the others are for photos.
     """
 
     data: tuple[str, ...] = tuple(DATA)
@@ -126,13 +126,15 @@ class PointGrid:
 
 @dataclass(frozen=True)
 class Point:
-    """What a data set, an encoder and a seed give.
+    """Features, classifier and photos of a data set, an encoder and a seed.
 
     Attributes:
         cache: features of the photos of all splits.
-        groups: class sets of which a person has one; None: random classes, or people who took the photos.
+        knowledge: classifier, calibration and statistics of the training photos.
+        splits: validation and test photos.
+        groups: groups of classes, one of which each person has; None: random classes, or people who took the photos.
         owned: whether the photos have owners.
-        facts: for the results document.
+        facts: facts that the results document states.
     """
 
     cache: FeatureCache
@@ -143,21 +145,27 @@ class Point:
     facts: Mapping[str, float]
 
     def people(self, split: str, cell: Cell, people: int, targets: int, seed: int) -> list[PseudoPerson]:
-        """People of one split in one cell."""
+        """Return the people of one split in one cell."""
         part = self.cache.table.of_split(split)
         if self.owned:
             return deal_owners(part.label, part.client, part.domain, cell, people, targets, seed)
         return deal(part.label, self.groups, cell, people, targets, seed)
 
     def answers(self, people: Sequence[PseudoPerson], seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the person and the photo of each answer, (n,) each; seeds that draw other owners share no photos."""
+        """Return the person and the photo of each answer, (n,) each.
+
+        Photos of different seeds have different numbers if the seeds draw different owners.
+        """
         photos = [np.concatenate([case.steps[-1][1] for case in person.cases]) for person in people]
         first = seed * len(self.cache.table) if self.owned else 0
         return np.repeat(np.arange(len(people)), [*map(len, photos)]), first + np.concatenate(photos)
 
 
 def cells_of(data: str) -> tuple[Cell, ...]:
-    """Return the cells that there are of a set's people: where these have their own classes, none varies the number."""
+    """Return the cells of a photo set.
+
+    None varies the number of classes if people have their own classes.
+    """
     own, grouped = data == GLYPHS, bool(DATA[data][1])
     if not (own or grouped):
         return CELLS
@@ -177,7 +185,7 @@ def point_needs(settings: StreamSettings, cell: Mapping[str, Any]) -> Needs:
 
 @functools.lru_cache(maxsize=2)
 def prepare(settings: StreamSettings, cache: Cache, data: str, encoder: str, seed: int) -> Point:
-    """Return the features, the plain classifier and its calibration of one point."""
+    """Compute the features, plain classifier and calibration of a point."""
     if data == GLYPHS:
         return _glyphs(settings, cache, seed)
     file, parent = DATA[data]
@@ -191,7 +199,12 @@ def prepare(settings: StreamSettings, cache: Cache, data: str, encoder: str, see
 
 
 def first_of_each_class(table: PhotoTable, most: int) -> PhotoTable:
-    """The first so many training photos and the first so many test photos of each class."""
+    """Return the first photos of each class, training and test separately.
+
+    Args:
+        table: photos.
+        most: maximum number of training and of test photos per class.
+    """
     kept, seen = np.zeros(len(table), dtype=bool), dict[tuple[int, bool], int]()
     for row, key in enumerate(zip(table.label.tolist(), (table.split == "test").tolist(), strict=True)):
         seen[key] = seen.get(key, 0) + 1
@@ -200,7 +213,10 @@ def first_of_each_class(table: PhotoTable, most: int) -> PhotoTable:
 
 
 def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
-    """(R,) test as the photos say; of the others, a quarter of each class is for validation, others for each seed."""
+    """Return the split of each photo, (R,).
+
+    Test photos stay test photos. The seed draws a quarter of the others of each class for validation.
+    """
     rng = np.random.default_rng(seed)
     split = np.where(table.split == "test", "test", "train").astype("<U10")
     for number in range(len(table.classes)):
@@ -210,7 +226,10 @@ def draw_split(table: PhotoTable, seed: int) -> np.ndarray:
 
 
 def _glyphs(settings: StreamSettings, cache: Cache, seed: int) -> Point:
-    """Writers of glyphs; those who are judged have photos for the longest history."""
+    """Return the point of glyphs.
+
+    Test writers have enough photos for the longest history.
+    """
     few = glyphs(_ENCODER_SEED + 1 + seed, {"train": _TAUGHT, "validation": _CHECKED}, _PHOTOS)
     most = settings.longest + 2 * settings.targets + 64
     many = glyphs(_ENCODER_SEED + 101 + seed, {"test": settings.writers}, most)
@@ -244,7 +263,10 @@ def _glyph_encoder(run: Path) -> Backbone:
 def _plain(
     bank: FeatureCache, cache: Cache, what: Mapping[str, Any], needs: Needs, seed: int
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Weight (C, D), bias (C,) and L2 penalty of the plain classifier; made once."""
+    """Return weight (C, D), bias (C,) and L2 penalty of the plain classifier.
+
+    It is trained once and cached.
+    """
 
     def fitted() -> dict[str, Any]:
         torch.manual_seed(seed)
@@ -295,6 +317,6 @@ def _point(
 
 
 def _groups(table: PhotoTable) -> tuple[np.ndarray, ...]:
-    """Class sets of the parent categories that have at least two classes."""
+    """Return the classes of each parent category with at least two."""
     sets = (np.unique(table.label[table.parent == name]) for name in np.unique(table.parent))
     return tuple(classes for classes in sets if len(classes) > 1)

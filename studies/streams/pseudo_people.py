@@ -1,8 +1,8 @@
-"""Streams of people: pseudo-people dealt from a labelled set, or those who took the photos, in some order, with some
-history.
+"""Photo streams of pseudo-people, or of the people who took the photos.
 
-Pseudo-people (pseudo-clients) differ only in the classes they meet. Photos of one split are dealt to many of them;
-nothing crosses splits. Notation: R photos, H history photos, G targets.
+Pseudo-people (pseudo-clients) are dealt from a labelled set and differ only in the classes they meet. A photo of a
+split can be dealt to many of them; splits share no photos. Streams differ in order and history. Notation: R photos, H
+history photos, G targets.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ import numpy as np
 Order = Literal["iid", "bursts", "sorted"]
 Content = Literal["own", "mixed", "foreign", "turns", "changed", "recovery"]
 BURST, TURN, RUN = 3, 4, 8  # photos of a class in a burst, of a person in a turn, of a class in a sorted stream
-RECOVERY = (0, 4, 8, 16, 32)  # own photos after a history of somebody else
+RECOVERY = (0, 4, 8, 16, 32)  # numbers of own photos after a history of another person
 _TRIES = 60
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of the protocol; the defaults are its base.
+    """Cell of the protocol; the defaults are the base cell.
 
     Attributes:
-        factor: which of the others is varied; "base" where none is.
-        classes: of a person, least and most; None: all classes.
-        order: i.i.d., bursts of ``BURST`` photos of a class, or sorted by class, ``RUN`` photos each.
-        history: H.
-        content: of the history. "own"; "mixed": any photos; "foreign": another person's; "turns": own and another
-            person's in turns of ``TURN``; "changed": the first half another person's; "recovery": another person's,
-            then ``RECOVERY`` own ones, judged at each of these.
+        factor: name of the varied attribute; "base": none.
+        classes: minimum and maximum number of classes of a person; None: all classes.
+        order: order of the photos: i.i.d., bursts of ``BURST`` photos of a class, or sorted by class, ``RUN`` photos
+            each.
+        history: number of history photos H.
+        content: content of the history. "own": the person's photos; "mixed": any photos; "foreign": another person's;
+            "turns": alternately ``TURN`` own photos and ``TURN`` of another person; "changed": the first half is
+            another person's; "recovery": another person's, then ``RECOVERY`` own ones, evaluated at each of these.
     """
 
     factor: str = "base"
@@ -42,6 +43,7 @@ class Cell:
 
     @property
     def name(self) -> str:
+        """Name of the cell: the value of the varied attribute."""
         values = {
             "classes": "all classes" if self.classes is None else f"{self.classes[0]}-{self.classes[1]} classes",
             "order": self.order,
@@ -65,14 +67,17 @@ OF_LONG_STREAMS = tuple(Cell("history", history=history) for history in (255, 10
 
 @dataclass(frozen=True)
 class Case:
-    """Steps of one stream: rows that are observed, then rows that are answered without being observed."""
+    """Steps of one stream: pairs of observed rows and answered rows.
+
+    Answered rows are not observed.
+    """
 
     steps: tuple[tuple[np.ndarray, np.ndarray], ...]
 
 
 @dataclass(frozen=True)
 class PseudoPerson:
-    """The streams of one person, and the classes that they meet."""
+    """Streams of one person, and the classes that they meet."""
 
     classes: np.ndarray
     cases: tuple[Case, ...]
@@ -81,16 +86,18 @@ class PseudoPerson:
 def deal(
     label: np.ndarray, groups: Sequence[np.ndarray] | None, cell: Cell, people: int, targets: int, seed: int
 ) -> list[PseudoPerson]:
-    """Deals the photos of one split.
+    """Deal the photos of one split to pseudo-people.
 
     Args:
-        label: (R,) classes.
-        groups: class sets that belong together, one of which is a person's; None: random classes.
-        people: how many, at most: combinations of classes without enough photos are passed over.
-        targets: G of each person.
+        label: classes of the photos, (R,).
+        groups: groups of classes, one of which each person has; None: random classes.
+        cell: cell of the protocol.
+        people: maximum number of people.
+        targets: number of targets G per person.
+        seed: random seed.
 
     Returns:
-        Fewer people where the photos do not suffice, possibly none.
+        The people; fewer if combinations of classes do not have enough photos, possibly none.
     """
     rng = np.random.default_rng(seed)
     return [person for _ in range(people) if (person := _person(label, groups, cell, targets, rng)) is not None]
@@ -128,7 +135,10 @@ def _classes(
 
 
 def stream(pools: dict[int, np.ndarray], photos: int, rng: np.random.Generator) -> np.ndarray | None:
-    """So many different photos, each of a class drawn evenly from those that have any left; None: too few photos."""
+    """Draw different photos; return their rows, or None if there are too few.
+
+    The class of each photo is drawn uniformly from those that have photos left.
+    """
     if sum(map(len, pools.values())) < photos:
         return None
     left = {c: list(pool) for c, pool in pools.items() if len(pool)}
@@ -144,13 +154,17 @@ def stream(pools: dict[int, np.ndarray], photos: int, rng: np.random.Generator) 
 def deal_owners(
     label: np.ndarray, owner: np.ndarray, home: np.ndarray, cell: Cell, people: int, targets: int, seed: int
 ) -> list[PseudoPerson]:
-    """As :func:`deal`, of people who took the photos: each keeps their own.
+    """Deal photos to the people who took them, otherwise as :func:`deal`.
 
     Args:
-        label: (R,) classes; a person meets those of their photos.
-        owner: (R,) who took each photo.
-        home: (R,) what it is of, as a script: another person's photos are of somebody of another home, where there is
-            one.
+        label: classes of the photos, (R,); a person meets those of their photos.
+        owner: person who took each photo, (R,).
+        home: domain of each photo, such as its script, (R,); foreign histories are of a person of another domain if
+            there is one.
+        cell: cell of the protocol.
+        people: maximum number of people.
+        targets: number of targets G per person.
+        seed: random seed.
     """
     rng, dealt = np.random.default_rng(seed), []
     photos = cell.history + targets + (max(RECOVERY) if cell.content == "recovery" else 0)
@@ -174,7 +188,7 @@ def deal_owners(
 def _foreign(
     label: np.ndarray, groups: Sequence[np.ndarray] | None, own: np.ndarray, cell: Cell, rng: np.random.Generator
 ) -> np.ndarray | None:
-    """Photos of another pseudo-person, as many as the history has; None: too few."""
+    """Draw photos of another pseudo-person, (H,); None: too few."""
     classes = _classes(label, groups, cell, rng)
     others = np.setdiff1d(np.arange(len(label)), own)
     pools = {int(c): rng.permutation(others[label[others] == c]) for c in classes}
@@ -184,11 +198,18 @@ def _foreign(
 def _unordered(
     photos: int, own: np.ndarray, foreign: np.ndarray | None, cell: Cell, targets: int, rng: np.random.Generator
 ) -> list[Case] | None:
-    """A stream of ``own`` photos (n,), the first of which are the targets, with a history of the cell's content.
+    """Return an i.i.d. stream whose history has the cell's content.
 
     Args:
-        photos: R, of all.
-        foreign: (H,) photos of somebody else; None: there are too few.
+        photos: number of all photos R.
+        own: rows of the person's photos, (n,), the targets first.
+        foreign: rows of another person's photos, (H,); None: there are too few.
+        cell: cell of the protocol.
+        targets: number of targets G.
+        rng: random generator.
+
+    Returns:
+        The stream as the only item; None without enough photos.
     """
     length, judged, own = cell.history, own[:targets], own[targets:]
     if cell.content == "own":
@@ -214,7 +235,10 @@ def _unordered(
 
 
 def _ordered(pools: dict[int, np.ndarray], cell: Cell, targets: int, rng: np.random.Generator) -> list[Case] | None:
-    """As many streams as targets, each with the photos right before its target as history."""
+    """Return one stream per target, with the photos just before as history.
+
+    None: too few photos.
+    """
     each = RUN if cell.order == "sorted" else BURST
     cases = []
     for _ in range(targets):

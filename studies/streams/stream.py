@@ -1,7 +1,8 @@
-"""The stream protocol: methods that personalise, one factor varied at a time, on pseudo-people of real photo sets.
+"""Stream protocol: compare personalisation methods on pseudo-people.
 
-Every method sees a stream of (feature, logits) of one person and answers photos of theirs. A point is one set of
-photos, one encoder and one seed (:mod:`studies.streams.points`). Validation people choose every setting.
+One factor is varied at a time. Every method observes a stream of (feature, logits) of one person and answers their
+photos. A point is one photo set, one encoder and one seed (:mod:`studies.streams.points`). Validation people choose
+every setting.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from studies.streams.pseudo_people import BASE, CELLS, OF_LONG_STREAMS, RECOVERY
 from studies.streams.rivals.method import StreamMethod
 
 CELL_NAMES = tuple(cell.name for cell in (*CELLS, *OF_LONG_STREAMS))
-TIMED_ROUNDS = 16  # of a person's stream, each method once in each
+TIMED_ROUNDS = 16  # rounds of a person's stream; each method runs once per round
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class StreamGrid(PointGrid):
     """Name what the stream study evaluates.
 
     Attributes:
-        cell: number of classes, order, length and content of the history; one is varied at a time.
-        method: a trained head stands for all ways to answer with it.
+        cell: names of cells; each varies the number of classes, or the order, length or content of the history.
+        method: names of methods; a trained head stands for all ways to answer with it.
     """
 
     cell: tuple[str, ...] = CELL_NAMES
@@ -44,7 +45,9 @@ class StreamGrid(PointGrid):
 
 
 def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[str, Any]:
-    """Return the document's fields: what seeds and heads were, times, and rows with what they say of people and states.
+    """Return the document's fields: points, heads, times and rows.
+
+    Rows get the people harmed, the calibration error and the size of the state.
 
     Raises:
         UsageError: a row lacks the classifier, the known classes or class shares to compare with.
@@ -92,16 +95,23 @@ def _details(group: Group, plain: Group, known: Group) -> dict[str, Any]:
 
 
 def recovery(gains: np.ndarray) -> int | None:
-    """Return the own photos after which the gains (steps,) at ``RECOVERY`` are no longer negative; None: more."""
+    """Return the number of own photos after which no gain is negative.
+
+    Args:
+        gains: gain after each number of own photos in ``RECOVERY``, (steps,).
+
+    Returns:
+        The number; None: more than were measured.
+    """
     after = [photos for number, photos in enumerate(RECOVERY) if (gains[number:] >= 0).all()]
     return after[0] if after else None
 
 
 def _costs(experiment: Experiment, cache: Cache, data: str, encoder: str) -> list[dict[str, Any]]:
-    """Return the time of the methods without training on a person of the base cell, by photo shown or answered.
+    """Measure the time per photo of the methods without training.
 
-    It is measured again whenever the document is written, interleaved, so that what else a machine did while cells
-    were evaluated has no part in it.
+    A photo is observed or answered; the person is one of the base cell. Times are measured again whenever the document
+    is written, interleaved, so that other load during the evaluation of cells does not affect them.
     """
     settings, seed = experiment.settings, experiment.seeds[0]
     point = prepare(settings, cache, data, encoder, seed)

@@ -1,7 +1,8 @@
-"""What class shares gain with a person's own history, and lose with somebody else's, by how they are held back.
+"""Trade-off of class shares between own and foreign histories.
 
-The families of :mod:`studies.streams.rivals.trade_off` on pseudo-people of several sets and encoders.
-Validation people choose the default of ``elsewhere``; test people show what it is worth.
+Shares gain with a person's own history and lose with another person's, by how much they are held back. The study
+evaluates the families of :mod:`studies.streams.rivals.trade_off` on pseudo-people of several sets and encoders.
+Validation people choose the default of ``elsewhere``; test people measure its gain.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ FOREIGN = tuple(Cell("content", content="foreign", history=history) for history 
 MIXED = tuple(Cell("content", content="mixed", history=history) for history in (15, 63))
 CELLS = {"own": OWN, "mixed": MIXED, "foreign": FOREIGN}
 EVERY = {cell.name: cell for cell in (*OWN, *MIXED, *FOREIGN)}
-WANTED = {"own": (1 / 3, 1 / 2), "foreign": -0.003, "mixed": -0.003}  # of the way to known classes; points
+WANTED = {
+    "own": (1 / 3, 1 / 2),
+    "foreign": -0.003,
+    "mixed": -0.003,
+}  # parts of the known gain; accuracy
 CODE = (
     "refocus.edge.recognize.class_shares",
     "studies.streams.rivals.shares",
@@ -44,7 +49,7 @@ class TradeOffGrid(PointGrid):
     """Name what the study evaluates.
 
     Attributes:
-        cell: content and length of the history.
+        cell: names of cells, which vary the content and length of the history.
     """
 
     cell: tuple[str, ...] = tuple(EVERY)
@@ -61,7 +66,10 @@ def needs(settings: StreamSettings, cell: experiment.Cell) -> Needs:
 
 
 def evaluate_cell(settings: StreamSettings, cell: experiment.Cell, seed: int, cache: Cache) -> list[Row]:
-    """Return the answers to validation and test people: of the classifier, among known classes, and of each family."""
+    """Return the answers to validation and test people.
+
+    They are those of the classifier, among known classes, and of each family.
+    """
     point = prepare(settings, cache, str(cell["data"]), str(cell["encoder"]), seed)
     held, history = point.splits["validation"], EVERY[str(cell["cell"])]
     near, number, rows = median_similarity(held.features, held.label), [*EVERY].index(history.name), list[Row]()
@@ -87,15 +95,17 @@ def evaluate_cell(settings: StreamSettings, cell: experiment.Cell, seed: int, ca
 
 
 def measure(family: str, value: float) -> str:
-    """Return the name of what one point of a family's grid answers."""
+    """Return the name of the measure of one point of a family's grid."""
     return f"{family} {value:g}"
 
 
 def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[str, Any]:
-    """Return the document's fields: what validation people choose, and what test people gain and lose.
+    """Return the document's fields: the chosen value, rows and curve.
+
+    Validation people choose the value; rows and curve have gains of test people.
 
     Raises:
-        DataError: no validation people have photos enough.
+        DataError: no validation people have enough photos.
     """
     chosen, elsewhere = choose_elsewhere(groups), experiment.settings.shares.elsewhere
     say(f"elsewhere = {chosen:g} by validation people; in use: {elsewhere:g}")
@@ -104,7 +114,10 @@ def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[
 
 
 def choose_elsewhere(groups: Sequence[Group]) -> float:
-    """Return the value that validation people choose; sets, encoders and seeds count by their people."""
+    """Return the value of ``elsewhere`` that validation people choose.
+
+    Sets, encoders and seeds are weighted by their number of people.
+    """
     pooled = {(row["cell"], row["value"]): row["gain"]["mean"] for row in _pooled(groups, "validation", ("elsewhere",))}
     grid = FAMILIES["elsewhere"][0]
     empty = [cell.name for cell in (*OWN, *FOREIGN) if (cell.name, grid[0]) not in pooled]
@@ -119,7 +132,7 @@ def choose_elsewhere(groups: Sequence[Group]) -> float:
 def _pooled(
     groups: Sequence[Group], split: str = "test", families: Sequence[str] = tuple(FAMILIES)
 ) -> Iterator[dict[str, Any]]:
-    """Yield the gain of every point of each family, over all sets and encoders."""
+    """Yield the gain of each point of each family, pooled over sets."""
     for cell in EVERY:
         wanted = {"cell": cell, "split": split}.items()
         rows = [row for group in groups if wanted <= group.labels.items() for row in group.rows]
@@ -137,7 +150,10 @@ def _pooled(
 
 
 def _rows(groups: Sequence[Group], elsewhere: float) -> list[dict[str, Any]]:
-    """Return the gain of test people at one value of ``elsewhere``; the least first."""
+    """Return rows with the gain of test people, the least gain first.
+
+    Shares are held back by the given value of ``elsewhere``.
+    """
     contents = {cell.name: content for content, cells in CELLS.items() for cell in cells}
     rows = []
     for group in (group for group in groups if group.labels["split"] == "test"):
@@ -183,7 +199,7 @@ def _about(document: page.Document) -> str:
 
 
 def _losses(document: page.Document, content: str) -> str:
-    """What shares lose with histories that are not the person's own."""
+    """Return a sentence with the loss of shares with other histories."""
     rows = [row for row in document["rows"] if row["content"] == content]
     people = [row["people"] for row in rows]
     mean, part = (np.average(column, weights=people) for column in (
@@ -198,7 +214,10 @@ def _losses(document: page.Document, content: str) -> str:
 
 
 def _closures(document: page.Document) -> str:
-    """Which part of the way to known classes shares go with own histories."""
+    """Return a sentence with the part of the gain of known classes.
+
+    Histories are the person's own.
+    """
     parts = []
     for history, wanted in zip((15, 63), (1 / 3, 1 / 2), strict=True):
         rows = [row for row in document["rows"] if (row["content"], row["history"]) == ("own", history)]
@@ -210,7 +229,10 @@ def _closures(document: page.Document) -> str:
 
 
 def _plot(document: page.Document) -> bytes:
-    """Gain with own histories against loss with foreign ones, a line for each way to hold shares back."""
+    """Draw the gain with own against the loss with foreign histories.
+
+    Each family has a line.
+    """
     figure, axes = page.new_figure()
 
     def mean(family: str, value: float, cells: Sequence[Cell]) -> float:

@@ -1,3 +1,3 @@
-"""Measurements whose rows are published and that no command of ``refocus bench`` needs."""
+"""Published measurements that no command of ``refocus bench`` needs."""
 
-__all__ = ["condensing", "service", "service_client", "switching"]
+__all__ = ["condensing", "install", "install_process", "service", "service_client", "switching"]

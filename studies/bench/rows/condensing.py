@@ -1,6 +1,7 @@
-"""What condensing costs beside what it cannot do without: one pass over the bank, and writing the result once.
+"""Compare the time of condensing with its lower bound.
 
-All is measured in turns in one process, so that a busy machine is as busy for each; medians are told.
+The bound is one pass over the bank and one write of the result. All are measured alternately in one process, so a busy
+machine slows each of them equally; the results are medians.
 """
 
 from __future__ import annotations
@@ -30,16 +31,19 @@ _BLOCK = 1 << 20  # bytes, as condensing reads and writes
 
 
 def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = REPEATS) -> dict[str, Any]:
-    """Medians in milliseconds, and their ratios.
+    """Measure medians in milliseconds, and their ratios.
 
     Args:
-        bank: open; its pages are made warm first.
+        bank: open bank; its pages are read into memory first.
+        task: task to condense for.
+        target: target of the personal bundle.
         scratch: folder on the file system to write to.
+        repeats: number of measurements.
 
     Returns:
         ``read_ms``: one pass over the mapped bank. ``write_ms``: one file of the result's size. ``condense_ms``: end to
-        end, from a task to a bundle in place. ``ratio``: condense to read and write together. ``peak_extra_bytes``: how
-        far the process grew while condensing, without the pages of the bank.
+            end, from a task to a bundle in place. ``ratio``: condense to read and write together. ``peak_extra_bytes``:
+            growth of the process while condensing, without the pages of the bank.
     """
     out = scratch / "personal"
     size = bank.condense(task, out, [target]).weights_bytes
@@ -61,23 +65,26 @@ def measure(bank: Bank, task: Task, target: str, scratch: Path, repeats: int = R
 
 
 def read_all(rows: np.ndarray) -> int:
-    """One pass that reads every number once, as fast as memory gives them: all bits, one or the other.
+    """Read every number once at memory speed and return all bits, or-ed.
 
     A product of each row with itself is no faster, and the threads of its BLAS wait in a loop for another one while the
-    next thing is measured.
+    next measurement runs.
     """
     return int(sum(int(np.bitwise_or.reduce(row.view(np.uint32))) for row in rows))
 
 
 def write_all(path: Path, content: bytes, size: int) -> None:
-    """One file of so many bytes."""
+    """Write a file of ``size`` bytes."""
     with path.open("wb", buffering=0) as stream:
         for start in range(0, size, len(content)):
             stream.write(content[: size - start])
 
 
 def hashing_ms(size: int) -> float:
-    """What the SHA-256 of so many bytes costs alone: it overlaps with the rest where there are two cores."""
+    """Measure the time of SHA-256 alone for ``size`` bytes.
+
+    It overlaps with the other work on two cores or more.
+    """
     content = bytes(size)
     return _timed(lambda: hashlib.sha256(content).hexdigest())
 
@@ -89,7 +96,10 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def exporting_ms(checkpoint: Path) -> float:
-    """What a personal model costs where it is exported again: the conversion of its network alone, nothing measured."""
+    """Measure the time to export a personal model without a bank.
+
+    It is the conversion of the network alone, without any measurement.
+    """
     from refocus.export.bank import read_source, write_without_bank
     from refocus.export.program import load_checkpoint
 
@@ -123,13 +133,13 @@ def main(
 
 
 def about(bank: Bank) -> dict[str, Any]:
-    """Bank and machine as fields of the results document."""
+    """Return bank and machine as fields of the results document."""
     card = bank.card
     return {"bases": card.bases, "numbers": card.size, "classes": len(bank.labels), "cores": os.cpu_count()}
 
 
 def deliver(document: dict[str, Any], out: Path | None) -> None:
-    """Writes a results document to a file, or prints it."""
+    """Write a results document to a file, or print it."""
     text = json.dumps(document, indent=2) + "\n"
     if out is None:
         sys.stdout.write(text)

@@ -1,8 +1,9 @@
-"""Latency and memory of ``refocus serve`` when many ask at once, and refusals of its full queue.
+"""Measure latency and memory of ``refocus serve`` under load.
 
-The server is a process of its own on the loopback, started here, and so are the load generators
-(:mod:`studies.bench.rows.service_client`). A round sends all requests at once, for different tasks; the time of a
-request runs from before it connects to its last byte. A last row fills a short queue.
+Many clients send requests at once, and a full queue refuses some. The server is a separate process on the loopback,
+started here, and so are the load generators (:mod:`studies.bench.rows.service_client`). A round sends all requests at
+once, for different tasks; the time of a request runs from before it connects to its last byte. A last row fills a short
+queue.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from studies.bench.rows.condensing import about, deliver
 SCHEMA = 2  # 1: Refocus 0.1; without the fields that the page does not need
 ROUNDS, CLASSES = 5, 20
 GENERATORS = 4  # processes among which the clients are shared out
-QUEUE, BESIDE = 4, 12  # room of the short queue, and requests beside those
+QUEUE, BESIDE = 4, 12  # room of the short queue, and further requests
 ALONE = 10  # requests of one client before the others come
 _START_S = 120.0
 _SERVE = "import sys; from refocus.edge.commands.app import main; sys.argv = ['refocus', *sys.argv[1:]]; main()"
@@ -54,7 +55,7 @@ class Service:
     process: subprocess.Popen[bytes]
 
     def bodies(self, clients: int) -> list[str]:
-        """One request per client, for different tasks."""
+        """Build one request per client, for different tasks."""
         ways = min(CLASSES, len(self.labels))
         tasks = [
             [self.labels[(start + offset) % len(self.labels)] for offset in range(ways)] for start in range(clients)
@@ -62,12 +63,15 @@ class Service:
         return [json.dumps({"classes": task, "targets": [self.target]}) for task in tasks]
 
     def memory_bytes(self, which: str) -> int:
-        """Resident memory of the process (Linux): "VmRSS" now, "VmHWM" the most so far."""
+        """Return the resident memory of the process (Linux).
+
+        "VmRSS" is the current size, "VmHWM" the maximum so far.
+        """
         lines = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8").splitlines()
         return 1024 * int(next(line for line in lines if line.startswith(f"{which}:")).split()[1])
 
     def forget_peak(self) -> None:
-        """Resets the most memory so far (Linux)."""
+        """Reset the maximum of the resident memory (Linux)."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5", encoding="utf-8")
 
 
@@ -78,7 +82,7 @@ class Clients:
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def add(self, plan: Mapping[str, Any]) -> subprocess.Popen[str]:
-        """Starts one more."""
+        """Start one more load generator."""
         command = [sys.executable, "-m", _CLIENT]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
         _tell(process, json.dumps(plan))
@@ -86,7 +90,7 @@ class Clients:
         return process
 
     def round(self) -> list[dict[str, Any]]:
-        """Sends all requests at once, and waits for every answer."""
+        """Send all requests at once, and wait for every answer."""
         for process in self.processes:
             _tell(process, "")
         return [answer for process in self.processes for answer in _answers(process)]
@@ -106,7 +110,10 @@ def _answers(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 @contextmanager
 def asking(service: Service, clients: int) -> Iterator[Clients]:
-    """Load generators for so many clients, at most :data:`GENERATORS` processes."""
+    """Start load generators for a number of clients.
+
+    There are at most :data:`GENERATORS` processes.
+    """
     bodies = service.bodies(clients)
     with ExitStack() as stack:
         found = Clients()
@@ -120,13 +127,17 @@ def asking(service: Service, clients: int) -> Iterator[Clients]:
 
 @contextmanager
 def serving(bank: Path, target: str, waiting: int = 0) -> Iterator[Service]:
-    """``refocus serve`` with its defaults, but that one token may ask as often as it likes.
+    """Start ``refocus serve`` with its defaults and stop it at the end.
+
+    Only the limits per token and per address are raised, so one token may send all requests.
 
     Args:
-        waiting: requests in progress or queued; 0: the default.
+        bank: folder of the bank.
+        target: target of the requests.
+        waiting: maximum number of requests in progress or queued; 0: the default.
 
     Raises:
-        RefocusError: it does not come up.
+        RefocusError: the server does not start.
     """
     with tempfile.TemporaryDirectory(dir=bank.parent, prefix=".service-") as folder:
         token, tokens = secrets.token_hex(16), Path(folder) / "tokens"
@@ -161,9 +172,10 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def measure(bank: Path, clients: int, rounds: int = ROUNDS, target: str = "onnxruntime:fp32") -> dict[str, Any]:
-    """Percentiles in seconds over all requests of all rounds, failures, and the server's memory.
+    """Measure latency percentiles, failures and the server's memory.
 
-    ``peak_extra_bytes`` is how far the server grew beyond what it has once it answered one client.
+    Percentiles are in seconds over all requests of all rounds. ``peak_extra_bytes`` is the growth of the server beyond
+    its size after answering one client.
     """
     with serving(bank, target) as service:
         with asking(service, 1) as one:
@@ -191,7 +203,7 @@ def measure(bank: Path, clients: int, rounds: int = ROUNDS, target: str = "onnxr
 
 
 def fill(bank: Path, rounds: int = ROUNDS, target: str = "onnxruntime:fp32") -> dict[str, Any]:
-    """Refusals of a short queue: counts, and the slowest one in seconds."""
+    """Fill a short queue; count refusals and time the slowest, in seconds."""
     with serving(bank, target, QUEUE) as service, asking(service, QUEUE + BESIDE) as many:
         answers = [answer for _ in range(rounds) for answer in many.round()]
     refused = [answer for answer in answers if answer["status"] == 503]

@@ -1,7 +1,8 @@
-"""One load generator of :mod:`studies.bench.rows.service`, in a process of its own.
+"""Load generator of :mod:`studies.bench.rows.service`.
 
-It reads a plan from its first line. For each further line it sends all of the plan's requests at once, and prints what
-came of them as a line of JSON. The answers are read in pieces and thrown away. It needs the standard library alone.
+It runs in a separate process and reads a plan from its first line of input. For each further line it sends all of the
+plan's requests at once, and prints their results as a line of JSON. The answers are read in pieces and thrown away. It
+needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ _PATIENCE_S = 600.0
 
 
 def ask(port: int, token: str, body: str) -> dict[str, Any]:
-    """One request: its ``status``, ``bytes`` of the answer, and seconds to the headers and to the last byte.
+    """Send a request and return its status, size and times.
 
-    A connection that breaks has the status 0.
+    ``status`` is 0 for a broken connection, ``bytes`` is the size of the answer; the times are seconds to the headers
+    and to the last byte.
     """
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     started = time.perf_counter()
@@ -43,7 +45,10 @@ def ask(port: int, token: str, body: str) -> dict[str, Any]:
 
 
 def send_all(port: int, token: str, bodies: Sequence[str], pool: ThreadPoolExecutor) -> list[dict[str, Any]]:
-    """All requests at once, each in a thread that is ready before the first is sent."""
+    """Send all requests at once.
+
+    Each thread is ready before the first request is sent.
+    """
     ready = threading.Barrier(len(bodies))
 
     def one(body: str) -> dict[str, Any]:
@@ -54,6 +59,7 @@ def send_all(port: int, token: str, bodies: Sequence[str], pool: ThreadPoolExecu
 
 
 def main() -> None:
+    """Read a plan, and send its requests for every further line of input."""
     plan = json.loads(sys.stdin.readline())
     with ThreadPoolExecutor(len(plan["bodies"])) as pool:
         for _ in sys.stdin:

@@ -1,8 +1,8 @@
-"""What it costs to serve another person, as a share of a recognition: by carrier, runtime and how warm they are.
+"""Measure the cost of switching people relative to a recognition.
 
-Everything goes through the device's own recogniser and cache, one thread, all candidates interleaved in one run. A
-recognition is encoder and head, prepared pixels to answer: decoding and history come on top of it, so the shares that
-are told are the largest ones.
+Switches are measured by carrier, runtime and state of the caches. They use the device's own recogniser and cache, on
+one thread, all candidates interleaved in one run. A recognition is encoder and head, from prepared pixels to an answer;
+decoding and history are additional, so the reported shares are upper bounds.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ _HEADINGS = (
 
 
 def measure(bundle: Bundle, runtime: str, folder: Path, rounds: int, people: int = 0) -> dict[str, Any]:
-    """Switches of one bundle on one runtime, over a recognition.
+    """Measure the switches of one bundle on one runtime.
 
     Args:
-        folder: empty; people's weights and histories are kept there.
-        rounds: of the interleaved run.
-        people: with weights of their own; default: as many as the carrier is meant for.
+        bundle: bundle with a carrier of personal weights.
+        runtime: name of the runtime.
+        folder: empty folder for people's weights and histories.
+        rounds: rounds of the interleaved run.
+        people: number of people with their own weights; 0: the number that the carrier is intended for.
     """
     carrier = cast(Carrier, bundle.manifest.head().personalisation.carrier)
     encoder, head = (bundle.artifact(role, runtime) for role in ("encoder", "head"))
@@ -73,14 +75,20 @@ def measure(bundle: Bundle, runtime: str, folder: Path, rounds: int, people: int
 
 
 def _drawn(bundle: Bundle, encoder: Artifact, head: Artifact, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """One person's tensors, of the size that a network's have: numbers decide nothing about speed."""
+    """Draw one person's tensors with the shapes of a network's.
+
+    Their values do not affect speed.
+    """
     shapes = {n: value.shape for a in (encoder, head) for n, value in bundle.defaults(a).items()}
     shapes |= {t.name: t.shape for t in (encoder.personal.tensors if encoder.personal is not None else ())}
     return {name: 0.02 * rng.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
 
 
 def _as_inputs(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict[str, Callable[[], object]]:
-    """Another person's tensors for the next run; and the same with their history's file closed and opened."""
+    """Prepare switches of personal tensors that are inputs of the program.
+
+    One switch also closes a history file and opens another person's.
+    """
     order = np.random.default_rng(1).permutation(count)
     few, many = itertools.cycle(range(min(FEW, count))), itertools.cycle(order.tolist())
     histories = itertools.cycle(range(min(FEW, count)))
@@ -95,7 +103,10 @@ def _as_inputs(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict[s
 
 
 def _as_sessions(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict[str, Callable[[], object]]:
-    """To a session that is loaded; to one that is not, from a file that this process has not opened."""
+    """Prepare switches between sessions of personal programs.
+
+    The session is loaded already, or is created from a file that this process has not opened.
+    """
     warm, turn, again = _programs(bundle, runtime, folder), itertools.cycle(range(count)), itertools.cycle(range(count))
     for _ in range(count):
         warm.of(f"p{next(turn)}")
@@ -103,7 +114,7 @@ def _as_sessions(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict
 
     def cold() -> None:
         nonlocal before
-        before.close()  # whoever comes anew into a full pool, somebody else leaves
+        before.close()  # a new session in a full pool evicts another one
         before = SessionPool(1)
         _programs(bundle, runtime, folder, before, shared).of(f"p{next(again)}")
 
@@ -113,10 +124,14 @@ def _as_sessions(bundle: Bundle, runtime: str, folder: Path, count: int) -> dict
 def _programs(
     bundle: Bundle, runtime: str, folder: Path, sessions: SessionPool | None = None, shared: Program | None = None
 ) -> PersonalPrograms:
-    """A recogniser's programs, over a cache that has opened nobody's file yet.
+    """Create a recogniser's programs over a cache without opened files.
 
     Args:
-        shared: the program for everybody, where it is loaded already.
+        bundle: bundle with a carrier of personal weights.
+        runtime: name of the runtime.
+        folder: folder of the cache.
+        sessions: pool of sessions; default: a new one of ``WARM`` sessions.
+        shared: program without personal weights, if it is loaded already.
     """
 
     def load(*, personal: PersonalWeights | None = None) -> Program:
@@ -148,7 +163,7 @@ def _spread(timings: Timings, name: str) -> dict[str, float]:
 
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows of a document as a Markdown table."""
+    """Format the rows of a document as a Markdown table."""
     found = []
     for row in rows:
         about = f"`{row['backbone']}`, {row['method']}", row["runtime"], row["carrier"]

@@ -1,6 +1,6 @@
-"""LAME: answers of a batch that agree with each other (Boudiaf et al., "Parameter-free online test-time adaptation",
-CVPR 2022).
+"""LAME: Laplacian adjusted maximum-likelihood estimation.
 
+Boudiaf et al., "Parameter-free online test-time adaptation", CVPR 2022. Similar photos get similar answers.
 Assignments z maximise sum_i z_i . log p_i + 1/2 sum_ij w_ij z_i . z_j with entropy, by the fixed point
 z_i = softmax(log p_i + sum_j w_ij z_j), where w is 1 for the 5 nearest neighbours by cosine. The batch is the history
 and the target. Notation: n photos.
@@ -16,12 +16,13 @@ NEIGHBOURS, ROUNDS, MOST = 5, 100, 255
 
 
 class Lame(NewestPhotos):
-    """Answers a photo together with the newest ``MOST`` of its history."""
+    """LAME on a photo with the newest ``MOST`` photos of its history."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         super().__init__(knowledge, MOST)
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         features, log_p = self._batch(feature, logits)
         similar = features @ features.T
         np.fill_diagonal(similar, -np.inf)

@@ -1,4 +1,4 @@
-"""The one interface of methods that adapt at test time, and what they may know before the first photo.
+"""Interface of test-time methods, and what they know in advance.
 
 Notation: C classes, D feature width.
 """
@@ -13,14 +13,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Knowledge:
-    """Calibration, class shares, classifier and feature means of the training photos, for test-time methods.
+    """Everything that a test-time method may know before the first photo.
 
     Attributes:
-        temperature: of the classifier, calibrated on validation people.
-        base: (C,) class shares of the training photos.
-        weight, bias: (C, D) and (C,) of the plain classifier.
-        means: (C, D) means of the training features, each feature divided by its length.
-        variance: (D,) of these within a class, pooled.
+        temperature: temperature of the classifier, calibrated on validation photos.
+        base: class shares of the training photos, (C,).
+        weight: weight of the plain classifier, (C, D).
+        bias: bias of the plain classifier, (C,).
+        means: class means of the training features, each feature divided by its length, (C, D).
+        variance: variance of these within a class, pooled over classes, (D,).
     """
 
     temperature: float
@@ -32,36 +33,46 @@ class Knowledge:
 
 
 class StreamMethod(Protocol):
-    """Personal answers for one stream; a new one is made for every stream."""
+    """Method that adapts to one stream; every stream has its own instance."""
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
-        """Takes a photo of the stream into account: its feature (D,) and the plain classifier's logits (C,)."""
+        """Add a photo of the stream to the state.
+
+        Args:
+            feature: feature of the photo, (D,).
+            logits: logits of the plain classifier, (C,).
+        """
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
-        """Probabilities (C,) of a photo, which is not taken into account for later ones."""
+        """Return the probabilities (C,) of a photo; the state stays the same."""
 
     def state_bytes(self) -> int:
-        """What is kept of the stream at present."""
+        """Return the size of the present state in bytes."""
 
 
 class Original:
-    """The calibrated classifier alone."""
+    """Calibrated classifier without adaptation."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self._temperature = knowledge.temperature
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
-        """Nothing is kept."""
+        """Ignore a photo; there is no state."""
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         return softmax(logits / self._temperature)
 
     def state_bytes(self) -> int:
+        """Return 0; there is no state."""
         return 0
 
 
 class KnownClasses(Original):
-    """The classifier among the classes that the person meets: what an estimate of shares cannot exceed by much."""
+    """Classifier restricted to the classes that the person meets.
+
+    An estimate of shares cannot exceed its accuracy by much.
+    """
 
     def __init__(self, knowledge: Knowledge, classes: np.ndarray) -> None:
         super().__init__(knowledge)
@@ -69,14 +80,16 @@ class KnownClasses(Original):
         self._among[classes] = 0
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         return softmax(logits / self._temperature + self._among)
 
 
 class NewestPhotos:
-    """The newest photos of a stream, of methods that answer a photo together with them.
+    """Newest photos of a stream, for methods that answer a photo with them.
 
     Args:
-        most: photos that are kept.
+        knowledge: calibration of the classifier.
+        most: number of photos that are kept.
     """
 
     def __init__(self, knowledge: Knowledge, most: int) -> None:
@@ -85,15 +98,20 @@ class NewestPhotos:
         self._logs: list[np.ndarray] = []
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        """Keep a photo; drop the oldest one if there are too many."""
         self._features.append(unit(feature))
         self._logs.append(self._log(logits))
         del self._features[: -self._most], self._logs[: -self._most]
 
     def state_bytes(self) -> int:
+        """Return the size of the state in bytes."""
         return sum(4 * (len(f) + len(p)) for f, p in zip(self._features, self._logs, strict=True))
 
     def _batch(self, feature: np.ndarray, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Features (n, D) of length 1 and log-probabilities (n, C): of the photos that are kept, then of this one."""
+        """Return features (n, D) and log-probabilities (n, C) of a batch.
+
+        The batch is the photos that are kept, then this one. Features have length 1.
+        """
         return np.stack([*self._features, unit(feature)]), np.stack([*self._logs, self._log(logits)])
 
     def _log(self, logits: np.ndarray) -> np.ndarray:
@@ -101,14 +119,14 @@ class NewestPhotos:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Return the softmax over the last axis."""
     exponential = np.exp(logits - logits.max(-1, keepdims=True))
     probability: np.ndarray = exponential / exponential.sum(-1, keepdims=True)
     return probability
 
 
 def unit(features: np.ndarray) -> np.ndarray:
-    """Features (..., D) divided by their length."""
+    """Return features (..., D) divided by their length."""
     length = np.linalg.norm(features, axis=-1, keepdims=True)
     divided: np.ndarray = features / np.maximum(length, 1e-12)
     return divided

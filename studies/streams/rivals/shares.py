@@ -1,4 +1,7 @@
-"""Class shares as a method of the stream protocol: the device's own code (:mod:`refocus.edge.recognize`)."""
+"""Class shares as a method of the stream protocol.
+
+The code is that of devices (:mod:`refocus.edge.recognize`).
+"""
 
 from __future__ import annotations
 
@@ -11,22 +14,25 @@ from studies.streams.rivals.method import Knowledge, softmax
 
 
 def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
-    """Settings with the calibration and the shares that training found."""
+    """Return settings with the calibration and class shares of training."""
     base = tuple(np.maximum(knowledge.base, 1e-6) / np.maximum(knowledge.base, 1e-6).sum())
     return replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
 
 
 class SharesMethod:
-    """Classifier times shares."""
+    """Calibrated classifier multiplied by estimated class shares."""
 
     def __init__(self, knowledge: Knowledge, settings: ShareSettings | None = None) -> None:
         self.state = ClassShares(settings_for(knowledge, settings), len(knowledge.base))
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        """Add a photo to the estimate of the shares."""
         self.state.add(self.state.row(logits))
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         return softmax(self.state.answer(logits).logits)
 
     def state_bytes(self) -> int:
+        """Return the size of the state in bytes."""
         return len(self.state) * 8 * self.state.k

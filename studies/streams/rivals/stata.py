@@ -1,11 +1,11 @@
-"""StatA: Gaussians of the classes, held near anchors (Zanella et al., "Realistic test-time adaptation of
-vision-language models", CVPR 2025), in numpy.
+"""StatA: Gaussian class models held near statistical anchors, in NumPy.
 
-The batch is the history and the target. In turns: assignments z_i = softmax(log p_i + log N(f_i; m_c, v) +
-sum_j w_ij z_j), with w >= 0 the cosine of the 3 nearest neighbours; then m_c = r_c mean_c + (1 - r_c) anchor_c, v
-alike, with r_c = n_c / (n_c + ``strength``), n_c = sum_i z_ic. The authors anchor at text embeddings; here, without a
-text encoder, anchors are the class means and the variance of the training features. Log-densities are divided by D,
-because pooled features of a classifier are far from Gaussian. Notation: D feature width.
+Zanella et al., "Realistic test-time adaptation of vision-language models", CVPR 2025. The batch is the history and the
+target. Two updates alternate: assignments z_i = softmax(log p_i + log N(f_i; m_c, v) + sum_j w_ij z_j), with w >= 0 the
+cosine of the 3 nearest neighbours; then m_c = r_c mean_c + (1 - r_c) anchor_c and v likewise, with
+r_c = n_c / (n_c + ``strength``), n_c = sum_i z_ic. The authors anchor at text embeddings; here, without a text encoder,
+anchors are the class means and the variance of the training features. Log-densities are divided by D, because pooled
+features of a classifier are far from Gaussian. Notation: D feature width.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ NEIGHBOURS, ROUNDS, MOST = 3, 5, 255
 
 
 class StatA(NewestPhotos):
-    """Answers a photo together with the newest ``MOST`` of its history.
+    """StatA on a photo with the newest ``MOST`` photos of its history.
 
     Args:
-        strength: photos' worth of the anchor.
+        knowledge: calibration and statistics of the training photos.
+        strength: weight of the anchor, in photos.
     """
 
     def __init__(self, knowledge: Knowledge, strength: float = 1.0) -> None:
@@ -29,6 +30,7 @@ class StatA(NewestPhotos):
         self._knowledge, self._strength = knowledge, strength
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         known = self._knowledge
         features, log_p = self._batch(feature, logits)
         similar = np.maximum(features @ features.T, 0)

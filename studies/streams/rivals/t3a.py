@@ -1,9 +1,10 @@
-"""T3A: class templates from confident photos (Iwasawa and Matsuo, "Test-time classifier adjustment module for
-model-agnostic domain generalization", NeurIPS 2021).
+"""T3A: class templates from confident photos.
 
-Each class has a support set: its row of the classifier and the features of photos that were answered with it; the
-``filter`` ones of least entropy are averaged into a template, and templates are compared by inner product. The photo
-that is answered is in the support set, as in the authors' code. Notation: C classes, D feature width.
+Iwasawa and Matsuo, "Test-time classifier adjustment module for model-agnostic domain generalization", NeurIPS 2021.
+Each class has a support set: its row of the classifier and the features of photos that were answered with it. The
+``keep`` ones of least entropy (``filter`` in the authors' code) are averaged into a template, and a photo is compared
+with templates by inner product. The photo that is answered is in the support set, as in the authors' code. Notation: C
+classes, D feature width.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from studies.streams.rivals.method import Knowledge, softmax, unit
 
 
 class T3A:
-    """Templates of one stream.
+    """Class templates of one stream.
 
     Args:
-        keep: supports of a class, M.
+        knowledge: calibration and weights of the classifier.
+        keep: maximum number of supports per class, M.
     """
 
     def __init__(self, knowledge: Knowledge, keep: int = 20) -> None:
@@ -29,22 +31,25 @@ class T3A:
         self._scale = float(np.linalg.norm(knowledge.weight, axis=1).mean())
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
+        """Add a photo to the support set of its most probable class."""
         number, template = self._with(feature, logits)
         kept = [*self._supports[number], (self._entropy_of(logits), unit(feature))]
         self._supports[number] = sorted(kept, key=lambda pair: pair[0])[: self._keep]
         self._templates[number] = template
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities (C,) of a photo."""
         number, template = self._with(feature, logits)
         scores = self._templates @ feature
         scores[number] = template @ feature
         return softmax(self._scale * scores / self._temperature)
 
     def state_bytes(self) -> int:
+        """Return the size of the state in bytes."""
         return sum(4 * (len(row) + 1) for supports in self._supports for _, row in supports[1:])
 
     def _with(self, feature: np.ndarray, logits: np.ndarray) -> tuple[int, np.ndarray]:
-        """The class of a photo, and its template with the photo."""
+        """Return the class of a photo, and its template with the photo."""
         number = int(logits.argmax())
         kept = sorted([*self._supports[number], (self._entropy_of(logits), unit(feature))], key=lambda pair: pair[0])
         return number, unit(np.mean([row for _, row in kept[: self._keep]], axis=0))

@@ -1,8 +1,8 @@
-"""Trade-offs between histories that are the person's own and those that are somebody else's.
+"""Trade-offs of class shares between own and foreign histories.
 
-Class shares gain where the photos go on as the history was, and lose where they do not: before the first photo of
-something else, nothing but that photo can tell. Each family below has one parameter that holds shares back, in a
-different way, and so gives a curve of gain against loss. All of them start from the same state of the shares.
+Class shares gain if the next photos resemble the history, and lose if they do not; only the new photo itself can show
+the change. Each family below has one parameter that holds shares back in a different way, and so gives a curve of gain
+against loss. All families start from the same state of the shares.
 
 Notation: C classes, G photos to answer, H history photos.
 """
@@ -19,19 +19,19 @@ from refocus.edge.recognize import ShareSettings
 from studies.streams.rivals.method import Knowledge, softmax, unit
 from studies.streams.rivals.shares import SharesMethod
 
-HELD = 0.05  # ``elsewhere`` of the families that hold shares back in another way
-_NEAREST = 3  # history photos whose similarity counts
+HELD = 0.05  # ``elsewhere`` of the families that vary another parameter
+_NEAREST = 3  # number of history photos whose similarity is averaged
 
 
 @dataclass(frozen=True)
 class Told:
-    """All that a family may know of the photos to answer.
+    """Input of a family for the photos to answer.
 
     Attributes:
-        logits: (G, C) calibrated.
-        shares: (C,) estimated, without ``elsewhere``.
-        base: (C,) of training.
-        nearness: (G,) cosine to the nearest history photos, less the median among training photos of one class.
+        logits: calibrated logits, (G, C).
+        shares: estimated class shares, without ``elsewhere``, (C,).
+        base: class shares of training, (C,).
+        nearness: cosine to the nearest history photos, minus the median among training photos of one class, (G,).
     """
 
     logits: np.ndarray
@@ -40,12 +40,18 @@ class Told:
     nearness: np.ndarray
 
     def ratio(self, elsewhere: float | np.ndarray) -> np.ndarray:
-        """(..., C) shares over the base, where a part of the photos is of anything."""
+        """Return :func:`ratio_of` these shares, (..., C)."""
         return ratio_of(self.shares, self.base, elsewhere)
 
 
 def ratio_of(shares: np.ndarray, base: np.ndarray, elsewhere: float | np.ndarray) -> np.ndarray:
-    """(..., C) shares over the base, both (C,), where a part ``elsewhere`` of the photos is of anything."""
+    """Return the ratio of class shares to the base shares, (..., C).
+
+    Args:
+        shares: class shares, (C,).
+        base: class shares of training, (C,).
+        elsewhere: part of the photos that follows the base shares instead.
+    """
     ratio: np.ndarray = elsewhere + (1 - elsewhere) * shares / base
     return ratio
 
@@ -59,19 +65,22 @@ def _exponent(told: Told, exponent: float) -> np.ndarray:
 
 
 def _trust(told: Told, least: float) -> np.ndarray:
-    """The classifier alone where the photo itself does not speak for the person's shares."""
+    """Use shares only for photos that are likely under them."""
     ratio = told.ratio(HELD)
     trust = 1 - HELD / (softmax(told.logits) @ ratio)
     return np.where((trust > least)[:, None], told.logits + np.log(ratio), told.logits)
 
 
 def _familiar(told: Told, least: float) -> np.ndarray:
-    """Shares in full for photos that look like one of the history, and held back for others."""
+    """Use shares in full only for photos similar to the history.
+
+    For other photos they are held back.
+    """
     part = np.where(told.nearness > least, 0.02, 0.5)[:, None]
     return told.logits + np.log(told.ratio(part))
 
 
-# Name -> grid and logits of the answers (G, C); along each grid, shares are held back more and more.
+# Name -> grid and function of the logits of the answers (G, C); each grid holds shares back increasingly.
 FAMILIES: Mapping[str, tuple[tuple[float, ...], Callable[[Told, float], np.ndarray]]] = {
     "elsewhere": ((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5), _elsewhere),
     "exponent": ((0.85, 0.7, 0.55, 0.4, 0.25), _exponent),
@@ -88,13 +97,18 @@ def answered_right(
     label: np.ndarray,
     near: float,
 ) -> dict[str, np.ndarray]:
-    """Of each family, whether each photo is answered right, (points of its grid, G).
+    """Return whether each photo is answered correctly, by family.
 
     Args:
+        knowledge: calibration and class shares of the training photos.
+        settings: settings of class shares.
         history: features (H, D) and logits (H, C), in their order.
         photos: features (G, D) and logits (G, C).
-        label: (G,) of the photos.
+        label: classes of the photos, (G,).
         near: median cosine of training photos of one class.
+
+    Returns:
+        Arrays of shape (points of the grid, G).
     """
     shares = SharesMethod(knowledge, replace(settings, elsewhere=0.0))
     for feature, logits in zip(*history, strict=True):
@@ -109,7 +123,13 @@ def answered_right(
 
 
 def median_similarity(features: np.ndarray, label: np.ndarray, most: int = 2000) -> float:
-    """Median cosine of two photos of one class, among the first photos (R, D)."""
+    """Return the median cosine of two photos of one class.
+
+    Args:
+        features: features, (R, D).
+        label: classes, (R,).
+        most: maximum number of photos, drawn at random.
+    """
     rows = np.random.default_rng(0).permutation(len(label))[:most]
     lengths, of = unit(features[rows]), label[rows]
     same = (of[:, None] == of[None]) & ~np.eye(len(of), dtype=bool)
@@ -117,7 +137,14 @@ def median_similarity(features: np.ndarray, label: np.ndarray, most: int = 2000)
 
 
 def best_point(own: np.ndarray, foreign: np.ndarray, foreign_part: float = FOREIGN_PART) -> int:
-    """The point of a grid whose expected gain is largest where a part of the photos is foreign; of points within
-    ``CLOSE`` of it the last, which holds shares back most. ``own`` and ``foreign`` are mean gains (points,)."""
+    """Return the point of a grid with the largest expected gain.
+
+    Of the points within ``CLOSE`` of it the last is returned, which holds shares back most.
+
+    Args:
+        own: mean gain with own histories, (points,).
+        foreign: mean gain with foreign histories, (points,).
+        foreign_part: part of the photos that comes after a foreign history.
+    """
     gains = expected(own, foreign, foreign_part)
     return int(np.flatnonzero(gains >= gains.max() - CLOSE)[-1])

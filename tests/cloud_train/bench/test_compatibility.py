@@ -6,8 +6,9 @@ import pytest
 import timm
 import torch
 
-from refocus.cloud_train.bench.compatibility import calibrate_statistics, prepared, sweep, wake, write_page
+from refocus.cloud_train.bench.compatibility import calibrate_statistics, prepared, sweep, wake
 from refocus.cloud_train.errors import UsageError
+from studies.bench.compatibility_page import write_page
 
 
 @pytest.fixture(scope="module")

@@ -88,12 +88,6 @@ def test_photos_with_several_labels_are_dealt_to_nobody_by_class(clients, tmp_pa
         load_table(DataConfig(source=str(source), labels="several", clients=clients))
 
 
-def test_what_needs_one_label_says_so(tmp_path):
-    table = load_photos(folder_of(tmp_path / "d", ["a;b", "a"]), several=True)
-    with pytest.raises(DataError, match="python -m studies windows needs one label of each photo"):
-        table.one_label("python -m studies windows")
-
-
 def test_labels_of_another_width_are_refused():
     with pytest.raises(DataError, match="expected 0 or 1 for each of 3 classes"):
         PhotoTable.of(["x"], np.zeros((1, 2), np.uint8), lambda name: b"", ("a", "b", "c"))

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import timm
 import torch
-from refocus.cloud_train.studies.federated import kept_round
 from safetensors.torch import load_file, save_file
 
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
@@ -23,6 +22,7 @@ from refocus.cloud_train.commands.federate import read_classes
 from refocus.cloud_train.data import glyphs
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate.clients import kept_round
 from refocus.cloud_train.federated.checkpoint import read_log
 from refocus.cloud_train.federated.client import Recipe
 from refocus.cloud_train.federated.client_data import own_client

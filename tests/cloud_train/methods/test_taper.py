@@ -52,7 +52,7 @@ from studies.banks.growth import AT_ONCE, GROWN, WITHOUT, study_growth
 from studies.banks.kept_rows import kept
 from studies.banks.oracle import oracle_mixers, with_own_statistics
 from studies.banks.tables import study_bases, study_taper
-from studies.report.pages import study_plot, study_table
+from studies.report.pages import STUDIES, study_table
 
 CLASSES = 12
 
@@ -581,7 +581,7 @@ def test_owners_are_followed_through_the_exported_bank(tiny_taper, monkeypatch):
     assert judged.networks is not None
     assert found["serves"] == [tiny_taper.bank(0).manifest.bank.self_improvement] == [judged.best]
     assert study_table(found)[1]
-    assert study_plot(found)
+    assert STUDIES[found["study"]].plot(found)
     monkeypatch.setattr(improvement_study, "SelfImprovement", None)  # a second call must not need it
     again = improvement_study.study_improvement(tiny_taper, [0], "python -m studies improvement RUN", owners=2)
     assert again["rows"] == found["rows"]
@@ -607,7 +607,7 @@ def test_the_exported_bank_answers_tasks_as_in_training(tiny_taper, tmp_path):
     write_results(found, tmp_path / "new" / "bank.json")
     assert json.loads((tmp_path / "new" / "bank.json").read_text())["rows"] == found["rows"]
     assert study_table(found)[1]
-    assert study_plot(found)[:4] == b"\x89PNG"
+    assert STUDIES[found["study"]].plot(found)[:4] == b"\x89PNG"
 
 
 def test_unknown_tasks_and_missing_columns_are_refused(tiny_taper):

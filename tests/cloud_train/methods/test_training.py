@@ -23,13 +23,6 @@ from refocus.cloud_train.data.glyphs import glyphs
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
-from refocus.cloud_train.methods.iciia.labelled_baselines import (
-    LabelledRecipe,
-    fine_tuning,
-    overall,
-    prompt_tuning,
-    split_labelled,
-)
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.train import (
     Devices,
@@ -43,6 +36,13 @@ from refocus.cloud_train.runs.iciia import Run, advice_on
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import preprocess
 from refocus.export.program import SIGNATURE, weights_hash
+from studies.iciia.labelled_baselines import (
+    LabelledRecipe,
+    fine_tuning,
+    overall,
+    prompt_tuning,
+    split_labelled,
+)
 from tests.tiny import WIDTH
 
 

@@ -24,7 +24,6 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from refocus.cloud_train.backbones.backbone import create_backbone
-from refocus.cloud_train.backbones.published import ENCODERS
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, ReleaseError, UsageError
@@ -51,6 +50,7 @@ from refocus.cloud_train.release.stages import withdraw
 from refocus.cloud_train.runs.iciia import DataConfig, source_table
 from refocus.edge.bundle import load_bundle, write_manifest
 from refocus.export.program import load_checkpoint
+from studies.encoders import ENCODERS
 from studies.report.results_page import results_pages
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("metaflow", "mlflow", "sqlalchemy", "alembic"))

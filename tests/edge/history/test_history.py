@@ -1110,16 +1110,18 @@ WRITER = """
 import sys, numpy as np
 from pathlib import Path
 from refocus.edge.history.feature_history import FeatureHistory
-history = FeatureHistory(Path(sys.argv[1]), capacity=1000)
-for number in range(int(sys.argv[3])):
-    history.append("s", f"{sys.argv[2]}{number}", np.full(1285, number, dtype=np.float32))
-history.close()
+for life in range(4):
+    with FeatureHistory(Path(sys.argv[1]), capacity=1000) as history:
+        for number in range(50 * life, 50 * life + 50):
+            photo = f"{sys.argv[2]}{number}"
+            history.append("s", photo, np.full(1285, number, dtype=np.float32))
+            assert history.look("s", photo)[1], photo
 """
 
 
 def test_two_processes_writing_one_profile_lose_nothing(tmp_path):
     path = tmp_path / "p.sqlite3"
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name, "200"]) for name in ("a", "b")]
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("a", "b")]
     for process in writers:
         assert process.wait(timeout=60) == 0
     with FeatureHistory(path) as history:
@@ -1129,6 +1131,38 @@ def test_two_processes_writing_one_profile_lose_nothing(tmp_path):
     for name in "ab":
         mine = [int(row[0]) for photo, row in zip(past.photos, past.features, strict=True) if photo[0] == name]
         assert mine == list(range(200))
+
+
+def test_a_photo_that_another_connection_stored_is_not_seen_or_raises_no_version(tmp_path):
+    path = tmp_path / "p.sqlite3"
+    with FeatureHistory(path) as one, FeatureHistory(path) as other:
+        fill(one, range(10))
+        before = one.look("s", "photo9")
+        assert other.look("s", "photo9")[1]
+        assert numbers(other) == list(range(10))
+        fill(other, [10])
+        after = one.look("s", "photo10")
+        assert after[1]
+        assert after[0] > before[0]
+        other.erase("photo5")
+        assert one.look("s", "photo5") == (after[0] + 1, False)
+        assert one.look("s", "photo6") == (after[0] + 1, True)
+        fill(one, [11])
+        assert one.look("s", "photo11") == (after[0] + 2, True)
+
+
+def test_a_photo_that_another_connection_erased_or_evicted_is_not_stored_again(tmp_path):
+    path = tmp_path / "p.sqlite3"
+    with FeatureHistory(path, capacity=1000) as one:
+        fill(one, range(6))
+        with FeatureHistory(path) as other:
+            other.erase("photo3")
+        fill(one, [3])
+        assert numbers(one) == [0, 1, 2, 4, 5, 3]
+        with FeatureHistory(path, capacity=4) as other:
+            fill(other, [20])
+        fill(one, [0])
+        assert numbers(one) == [4, 5, 3, 20, 0]
 
 
 def test_two_connections_of_one_process_do_not_break_each_others_locks(tmp_path):

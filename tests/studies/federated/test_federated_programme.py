@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.federated.evaluate import packed_bits, unpacked_bits
+from refocus.cloud_train.federated.evaluate import packed_bits
 from refocus.cloud_train.federated.methods import METHODS, TITLES
 from studies.federated import orders as federated_orders
 from studies.federated.orders import (
@@ -26,6 +26,7 @@ from studies.federated.orders import (
     average_rows,
     judge,
     read_documents,
+    unpacked_bits,
 )
 from studies.federated.programme import (
     Job,

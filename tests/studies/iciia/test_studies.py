@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 
 import numpy as np
 import pytest
 
-from refocus.cloud_train.commands.parsing import seeds_of, seeds_of_run
+from refocus.cloud_train.commands.parsing import seeds_of
+from refocus.cloud_train.documents import write_results
 from refocus.cloud_train.errors import DataError, UsageError
+from refocus.cloud_train.evaluate.heads import evaluate_run
 from refocus.cloud_train.evaluate.page import about_people
 from refocus.cloud_train.evaluate.report import print_study
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import DivergedError, IciiaRecipe
+from refocus.cloud_train.runs.folder import save_settings
+from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.settings import read_settings
 from refocus.cloud_train.train import IciiaSettings
 from refocus.edge.errors import RefocusError
+from studies.commands.parsing import seeds_of_run
+from studies.commands.study import _of_one_label
 from studies.iciia import PAGES, Axes, run_study
 from studies.iciia.orders import FINE_TUNING
 from studies.iciia.points import HISTORY, Bench, Point, targets_of, train_best, train_point, with_other_past
@@ -24,6 +31,7 @@ from studies.iciia.rivals import labelled_points, shares_point
 from studies.iciia.tables import ablation_points, partition_points
 from studies.report.pages import STUDIES, study_table
 from studies.report.results_page import results_pages
+from tests.cloud_train.data.test_label_sets import folder_of
 from tests.tiny import WIDTH
 
 BLOCK = IciiaConfig(width=WIDTH, layers=1)
@@ -275,3 +283,31 @@ def test_settings_with_a_seed_given_twice_are_refused():
 def test_a_seed_given_twice_on_the_command_line_s_path_is_refused_too():
     with pytest.raises(UsageError, match=r"seeds \[0, 0\]: expected each once"):
         read_settings(partial(IciiaSettings.start, "default"), None, ["seeds=[0,0]"])
+
+
+def test_labelled_baselines_of_a_run_that_was_not_evaluated_name_the_command(studies, tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run", ignore=shutil.ignore_patterns("results.json"))
+    done = studies("labelled", run)
+    assert done.returncode == 1
+    assert "run refocus evaluate" in done.stderr
+
+
+@pytest.mark.slow
+def test_labelled_baselines_are_added_to_the_results_of_a_run(studies, tiny_run, tmp_path):
+    run = shutil.copytree(tiny_run.folder, tmp_path / "run")
+    write_results(evaluate_run(Run(run), targets_per_client=6), run / "results.json")
+    done = studies("labelled", run)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((run / "results.json").read_text())
+    assert results["labelled"].keys() >= {"original", "delivered", "fine_tuning", "prompt_tuning"}
+
+
+def test_a_study_of_photos_with_several_labels_is_refused(tmp_path):
+    source = folder_of(tmp_path / "d", ["a;b", "a", "b", "a;b"] * 4)
+    metadata = source / "metadata.csv"
+    header, *lines = metadata.read_text().splitlines()
+    metadata.write_text("\n".join([header, *(f"{line.rpartition(',')[0]},c{n % 8}" for n, line in enumerate(lines))]))
+    (tmp_path / "run").mkdir()
+    save_settings(tmp_path / "run" / "run.json", RunConfig(DataConfig(source=str(source), labels="several")))
+    with pytest.raises(DataError, match="python -m studies windows needs one label of each photo"):
+        _of_one_label(tmp_path / "run", "windows")

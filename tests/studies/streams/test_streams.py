@@ -15,9 +15,9 @@ from refocus.benchmarks.measure import bootstrap_mean
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.evaluate.pairs import over_people_and_photos
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.export.program import SIGNATURE
+from studies.comparisons import over_people_and_photos
 from studies.experiment import Cache, read_experiment, run_experiment
 from studies.report.pages import STUDIES
 from studies.streams import few_people, methods, pages, stream, trade_off

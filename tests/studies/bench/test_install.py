@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from refocus.benchmarks.rows.install import bytes_on_disk, distributions, drop, installed_files, measure, resident_share
 from refocus.edge.errors import RefocusError
+from studies.bench.rows.install import bytes_on_disk, distributions, drop, installed_files, measure, resident_share
 
 # Budgets of a start and a first answer: measured with a tenth of room. Bare ONNX Runtime opens 137 files.
+ROOT = Path(__file__).parents[3]
 OPENED, MODULES = 270, 380
 
 
@@ -28,7 +30,7 @@ def run(bundle, stream, tmp_path):
         command = [
             sys.executable,
             "-m",
-            "refocus.benchmarks.rows.install_process",
+            "studies.bench.rows.install_process",
             program,
             bundle.folder,
             photo,
@@ -90,11 +92,12 @@ def test_what_cannot_be_measured_is_refused(bundle, tmp_path, photo, rounds, mes
 
 
 @pytest.mark.slow
-def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path, refocus, studies):
+def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path, studies):
     photo, out = tmp_path / "photo.png", tmp_path / "results" / "device-install.json"
     photo.write_bytes(stream[0])
     out.parent.mkdir()
-    done = refocus("bench", "install", bundle.folder, "--photo", photo, "--rounds", 2, "--out", out)
+    command = [sys.executable, "-m", "studies.bench.rows.install", bundle.folder, photo, 2, out]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     document = json.loads(out.read_text())
     assert {(row["files"], row["program"]) for row in document["rows"]} == {

@@ -1,6 +1,6 @@
-"""A fresh process that answers one photo, with Refocus or with bare ONNX Runtime doing the same, and says what it cost.
+"""Answer one photo in a fresh process and print the cost.
 
-It imports nothing but Python's own modules before its clock runs.
+The process uses Refocus, or bare ONNX Runtime for the same. It imports only Python's own modules before its clock runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ REFOCUS, BARE = "refocus", "onnxruntime"
 
 
 def main() -> None:
-    """Takes program, bundle, photo and folder of profiles as arguments, and answers with one line of JSON."""
+    """Answer the photo of the command line and print one line of JSON.
+
+    The arguments are program, bundle, photo and folder of profiles.
+    """
     opened = 0
 
     def count(event: str, _: tuple[object, ...]) -> None:
@@ -51,7 +54,10 @@ Answered = tuple[str, tuple[float, float, float], int]
 
 
 def with_refocus(bundle: Path, photo: Path, profiles: Path) -> Answered:
-    """As a program on a device does it: verified files, a profile on disk, the answer stored."""
+    """Answer a photo with Refocus, as a program on a device does.
+
+    Files are verified, the profile is on disk, and the answer is stored.
+    """
     from refocus import Recognizer
     from refocus.edge.runtimes import RUNTIMES
 
@@ -66,7 +72,10 @@ def with_refocus(bundle: Path, photo: Path, profiles: Path) -> Answered:
 
 
 def with_onnxruntime(bundle: Path, photo: Path, profiles: Path) -> Answered:
-    """The same programs on the same pixels, as a tutorial does it: nothing is verified, and nothing is kept."""
+    """Answer a photo with bare ONNX Runtime, as in a tutorial.
+
+    The programs and pixels are the same; no file is verified, and no answer is stored.
+    """
     import numpy as np
     import onnxruntime
     from PIL import Image
@@ -93,7 +102,7 @@ def with_onnxruntime(bundle: Path, photo: Path, profiles: Path) -> Answered:
 
 
 def _pixels(np: object, image: object, photo: Path, contract: dict[str, object]) -> object:
-    """(1, 3, S, S) of a photo, by Pillow alone."""
+    """Decode a photo to pixels (1, 3, S, S) with Pillow alone."""
     from typing import Any
 
     n: Any = np

@@ -1,6 +1,6 @@
-"""The labelled baselines of ICIIA section 4.1: per-client fine-tuning and prompt tuning.
+"""Labelled baselines of ICIIA 4.1: per-client fine-tuning, prompt tuning.
 
-Both need labels from every person they serve, which no phone has; they are here as the price of the alternative.
+Both need labels from every person they serve, which phones do not have; they show the cost of the alternative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.methods.iciia.train import gather
 from refocus.cloud_train.progress import track
 
-Split = tuple[np.ndarray, np.ndarray]  # rows a client gives labels for, rows they are judged on
+Split = tuple[np.ndarray, np.ndarray]  # rows for which a client gives labels, rows for the evaluation
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ _DEFAULT = LabelledRecipe()
 
 
 def split_labelled(bank: FeatureCache, share: float = 0.5) -> dict[str, Split]:
-    """Each client's first photos are labelled, the later ones are judged.
+    """Split each client's photos into labelled ones and later, evaluated ones.
 
-    A client with too few photos for both takes no part: neither is any of theirs labelled nor judged.
+    A client with too few photos for both gets two empty parts and is left out.
     """
     parts = {}
     for name, rows in bank.table.clients():
@@ -50,14 +50,14 @@ def _taking_part(parts: dict[str, Split]) -> dict[str, Split]:
 
 
 def right_share(classifier: Callable[[torch.Tensor], torch.Tensor], bank: FeatureCache, rows: np.ndarray) -> float:
-    """Share of the given photos that a classifier of features recognises."""
+    """Compute the accuracy of a classifier of features on photos."""
     features, labels = gather(bank, rows)
     with torch.no_grad():
         return float((classifier(features).argmax(-1) == labels).double().mean())
 
 
 def overall(right: dict[str, float], parts: dict[str, Split]) -> float:
-    """Accuracy over all judged photos from each client's."""
+    """Compute the accuracy over all evaluated photos from each client's."""
     sizes = [len(parts[name][1]) for name in right]
     return float(np.average(list(right.values()), weights=sizes))
 
@@ -74,10 +74,12 @@ def fine_tuning(
     parts: dict[str, Split],
     recipe: LabelledRecipe = _DEFAULT,
 ) -> dict[str, float]:
-    """Every client fine-tunes a copy of the last layer on their labelled photos (SGD, batches of 16).
+    """Fine-tune a copy of the last layer on each client's labelled photos.
+
+    The optimiser is SGD with batches of 16 photos.
 
     Returns:
-        accuracy on the judged photos of each client who takes part.
+        Accuracy on the evaluated photos, by client with enough photos.
     """
     torch.manual_seed(recipe.seed)
     parts, right = _taking_part(parts), {}
@@ -93,7 +95,10 @@ def fine_tuning(
 
 
 class PromptClassifier(nn.Module):
-    """logits = classifier(feature) + projection(prompt of the client); prompts are D / 2 wide (section 4.1)."""
+    """Classifier with one trained prompt per client (section 4.1).
+
+    logits = classifier(feature) + projection(prompt of the client); prompts have D / 2 numbers.
+    """
 
     def __init__(self, plain: nn.Linear, clients: int) -> None:
         super().__init__()
@@ -102,7 +107,7 @@ class PromptClassifier(nn.Module):
         self.projection = nn.Linear(plain.in_features // 2, plain.out_features)
 
     def forward(self, features: torch.Tensor, client: torch.Tensor) -> torch.Tensor:
-        """features (B, D), client (B,) -> (B, C)."""
+        """Compute logits (B, C) from features (B, D) and client numbers (B,)."""
         logits: torch.Tensor = self.classifier(features) + self.projection(self.prompts(client))
         return logits
 
@@ -113,10 +118,12 @@ def prompt_tuning(
     parts: dict[str, Split],
     recipe: LabelledRecipe = _DEFAULT,
 ) -> dict[str, float]:
-    """All clients' prompts and the shared projection are trained together on the labelled photos.
+    """Train all clients' prompts and the shared projection together.
+
+    They are trained on the labelled photos.
 
     Returns:
-        accuracy on the judged photos of each client who takes part.
+        Accuracy on the evaluated photos, by client with enough photos.
     """
     torch.manual_seed(recipe.seed)
     parts = _taking_part(parts)

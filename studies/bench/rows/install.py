@@ -1,8 +1,9 @@
-"""Cost of the device install: bytes on disk, start and first answer, resident memory; bare ONNX Runtime beside it.
+"""Measure the device install and compare it with bare ONNX Runtime.
 
-Both answer a photo in fresh processes in turns (:mod:`refocus.benchmarks.rows.install_process`), once with their files
-in the page cache and once after they were dropped from it, as after a reboot. Until all processes have run, this module
-imports Python's own modules alone: files that a running process has mapped cannot be dropped.
+The results are bytes on disk, start and first answer, and resident memory. Both answer a photo in fresh processes,
+alternately (:mod:`studies.bench.rows.install_process`), once with their files in the page cache and once after they
+were dropped from it, as after a reboot. Until all processes have run, this module imports only Python's own modules:
+files that a running process has mapped cannot be dropped.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from refocus.benchmarks.rows.install_process import BARE, REFOCUS
 from refocus.edge.errors import RefocusError
+from studies.bench.rows.install_process import BARE, REFOCUS
 
 SCHEMA = 1
 DISTRIBUTION, EXTRAS = "refocus-edge", ("cpu",)
@@ -40,21 +41,20 @@ def measure(
     machine: Callable[[], Any],
     say: Callable[[str], object] = lambda _: None,
 ) -> dict[str, Any]:
-    """The document of a measurement.
+    """Measure the install and return the document.
 
     Args:
         bundle: folder with programs for ``onnxruntime:fp32``.
         photo: a file that the bundle's preprocessing takes.
         rounds: pairs of processes, with and without the page cache each.
-        machine: describes this machine, once all processes have run.
+        machine: describes this machine; called after all processes have run.
+        say: shows progress.
 
     Raises:
         RefocusError: the system cannot drop files, the bundle or photo cannot be used, or the two answer differently.
     """
     if not hasattr(os, "posix_fadvise"):
-        raise RefocusError(
-            f"bench install: {platform.system()} cannot drop files from the page cache; measure on Linux"
-        )
+        raise RefocusError(f"install: {platform.system()} cannot drop files from the page cache; measure on Linux")
     if rounds < 2:
         raise RefocusError(f"--rounds {rounds}: expected 2 or more")
     for path, name in ((bundle / "manifest.json", "bundle"), (photo, "photo")):
@@ -85,23 +85,25 @@ def measure(
 
 
 def _run(program: str, bundle: Path, photo: Path, scratch: Path, number: int) -> dict[str, Any]:
-    """One fresh process; its photo is a new one, whose pixels are those of the given file."""
+    """Run one fresh process on a new photo with the given file's pixels."""
     copy = scratch / f"{number}{photo.suffix}"
     copy.write_bytes(photo.read_bytes() + os.urandom(8))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an install has its bytecode
-    command = [sys.executable, "-m", "refocus.benchmarks.rows.install_process", program, bundle, copy, scratch]
+    command = [sys.executable, "-m", "studies.bench.rows.install_process", program, bundle, copy, scratch]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)  # noqa: S603  # ours
     copy.unlink()
     if done.returncode:
         last = (done.stderr.strip() or "no message").splitlines()[-1]
-        raise RefocusError(f"bench install: {program} ended with status {done.returncode}: {last}")
+        raise RefocusError(f"install: {program} ended with status {done.returncode}: {last}")
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return said
 
 
 def distributions(name: str = DISTRIBUTION, extras: Sequence[str] = EXTRAS) -> dict[str, str]:
-    """Installed distributions that an install brings, by name, with their versions; the distribution itself first.
+    """Return the distributions that an install brings, with versions.
+
+    The distribution itself comes first; only installed ones are returned.
 
     Raises:
         RefocusError: the distribution is not installed.
@@ -128,12 +130,12 @@ def distributions(name: str = DISTRIBUTION, extras: Sequence[str] = EXTRAS) -> d
 
 
 def installed_files(names: Iterable[str]) -> list[Path]:
-    """Every file of the distributions."""
+    """Return every file of the distributions."""
     return [path for name in names for path in _files_of(name)]
 
 
 def _files_of(name: str) -> Iterator[Path]:
-    if name == DISTRIBUTION:  # an editable install lists none of its own
+    if name == DISTRIBUTION:  # an editable install does not list its files
         yield from _files_below(Path(__file__).parents[2])
         return
     for file in importlib.metadata.distribution(name).files or ():
@@ -143,19 +145,28 @@ def _files_of(name: str) -> Iterator[Path]:
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
-    """Files of a folder and of the folders that it links to, without other installed packages."""
+    """Yield the files of a folder and of the folders that it links to.
+
+    Other installed packages are skipped.
+    """
     for place, folders, names in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "test")]
         yield from (Path(place) / name for name in names if (Path(place) / name).is_file())
 
 
 def bytes_on_disk(name: str) -> int:
-    """Of one distribution, without bytecode, which is written where it runs."""
+    """Return the size of a distribution without bytecode.
+
+    Bytecode is written on the machine that runs it.
+    """
     return sum(path.stat().st_size for path in {*_files_of(name)} if path.suffix != ".pyc")
 
 
 def drop(files: Iterable[Path]) -> None:
-    """Drops files from the page cache; pages that a running process has mapped stay."""
+    """Drop files from the page cache.
+
+    Pages that a running process has mapped stay.
+    """
     for path in files:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -168,7 +179,7 @@ def drop(files: Iterable[Path]) -> None:
 
 
 def resident_share(files: Iterable[Path]) -> float:
-    """Share of the files' bytes that are in the page cache, 0 to 1 (mincore)."""
+    """Return the share of the files' bytes in the page cache (mincore)."""
     library, page = ctypes.CDLL(None, use_errno=True), os.sysconf("SC_PAGE_SIZE")
     pages = there = 0
     for path in {*files}:
@@ -223,3 +234,40 @@ def _document(
         "ratio": ratios,
         "torch_loaded": any(run["torch"] for of in found.values() for runs in of.values() for run in runs),
     }
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _print(document: dict[str, Any]) -> None:
+    for state, ratio in document["ratio"].items():
+        _say(f"files {state}: {ratio['mean']:.2f} times bare ONNX Runtime ({ratio['low']:.2f} to {ratio['high']:.2f})")
+    for row in document["rows"]:
+        memory = f"{row['imported_bytes'] / 1e6:.0f} MB, {row['answered_bytes'] / 1e6:.0f} MB after the answer"
+        _say(f"{row['files']} {row['program']}: {row['whole_ms']['mean']:.0f} ms to the first answer, {memory}")
+    size = sum(one["bytes"] for one in document["disk"])
+    _say(f"{size / 1e6:.0f} MB on disk in {len(document['disk'])} distributions")
+
+
+def main(bundle: Path, photo: Path, rounds: int, out: Path) -> None:
+    """Measure the install of this Python and write its document.
+
+    The figures are printed too.
+    """
+
+    def machine() -> Any:
+        from refocus.benchmarks.devices import describe
+
+        return describe()
+
+    document = measure(bundle, photo, rounds, machine, _say)
+    document["command"] = f"python -m studies.bench.rows.install BUNDLE {photo.name} {rounds} OUT"
+    from refocus.edge.files import write_file
+
+    write_file(out, json.dumps(document, indent=1) + "\n")
+    _print(document)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
