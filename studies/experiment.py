@@ -121,7 +121,7 @@ class Experiment:
     def cells(self, patterns: Sequence[str] = ()) -> list[Cell]:
         """Return the cells whose name matches a pattern; default: all.
 
-        An example of a pattern is "office-31/*".
+        An example of a pattern is "office-31:*".
 
         Raises:
             UsageError: no cell is left.
@@ -137,8 +137,8 @@ class Experiment:
 
 
 def name_of(cell: Cell) -> str:
-    """Return the name of a cell: its values with slashes between them."""
-    return "/".join(map(str, cell.values()))
+    """Return the name of a cell: its values joined by colons."""
+    return ":".join(map(str, cell.values()))
 
 
 def _matches(cell: Cell, rules: Sequence[Rule]) -> bool:

@@ -455,7 +455,7 @@ def run(
     data: Annotated[str, typer.Option(help="folder of photo sets and weights: the setting settings.source")] = "",
     seeds: Annotated[str, typer.Option(help="comma-separated random seeds; default: those of the file")] = "",
     cells: Annotated[
-        str, typer.Option(help="comma-separated names of cells, as 'office-31/*'; * is a wildcard; default: all")
+        str, typer.Option(help="comma-separated names of cells, such as 'office-31:*'; * is a wildcard; default: all")
     ] = "",
     changes: Changes = None,
     show: Show = False,

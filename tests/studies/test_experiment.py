@@ -119,9 +119,9 @@ def test_cells_are_chosen_by_rules_and_by_name(toy):
         'include=[{place=["home"]},{method=["plain"]}]', 'exclude=[{place=["away"],method=["plain"]}]'
     )
     assert experiment.cells() == [{"place": "home", "method": "plain"}, {"place": "home", "method": "better"}]
-    assert toy.read().cells(["*/better", "away/*"])[0] == {"place": "home", "method": "better"}
-    with pytest.raises(UsageError, match="no cell matches abroad/.*; there is home/plain, for example"):
-        toy.read().cells(["abroad/*"])
+    assert toy.read().cells(["*:better", "away:*"])[0] == {"place": "home", "method": "better"}
+    with pytest.raises(UsageError, match="no cell matches abroad:.*; there is home:plain, for example"):
+        toy.read().cells(["abroad:*"])
 
 
 def test_a_cell_that_was_evaluated_is_not_evaluated_again(toy):
@@ -276,12 +276,16 @@ def test_a_table_without_chosen_rows_has_a_line_for_each_row():
     assert page.table(document) == (["name", "change"], [["a", "+1.0"], ["a", ""]])
 
 
-def test_the_command_writes_a_document_and_its_markdown(toy):
+def test_the_command_writes_a_document_and_its_markdown(toy, monkeypatch):
     file, run = str(toy.file), str(toy.run)
-    told = CliRunner().invoke(study_app, ["run", file, run, "--set", f"settings.log={toy.log}", "--seeds", "3"])
+    words = ["run", file, run, "--set", f"settings.log={toy.log}", "--seeds", "3", "--cells", "home:*"]
+    monkeypatch.setattr("sys.argv", ["studies", *words])
+    told = CliRunner().invoke(study_app, words)
     assert told.exit_code == 0, told.output
     document = json.loads((toy.run / "studies" / "toy.json").read_text())
     assert (document["study"], document["seeds"]) == ("toy", [3])
+    assert document["command"] == "python -m studies run toy.toml RUN --set settings.log=log --seeds 3 --cells 'home:*'"
+    assert {row["place"] for row in document["rows"]} == {"home"}
     text = (toy.run / "studies" / "toy.md").read_text()
     assert text.startswith("## toy: A toy\n")
     assert "| place | people | plain | better |" in text
