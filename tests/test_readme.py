@@ -19,6 +19,8 @@ from refocus.benchmarks.report.suite_tables import table_1
 from refocus.benchmarks.suite import paper_flops, read_pairs, read_suite
 from refocus.cloud_train.evaluate.bank_replay import CONDENSED, FOREIGN, GENERIC
 from refocus.cloud_train.federated.methods import METHODS
+from studies.commands.app import app as studies_app
+from tests import renamed_commands
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -41,7 +43,7 @@ def test_every_file_and_folder_of_ours_that_a_page_names_exists():
         if page.name == "CHANGELOG.md":
             continue
         for path in re.findall(
-            r"`((?:edge|export|benchmarks|cloud_train|tests)/[\w/.-]*)`", page.read_text(encoding="utf-8")
+            r"`((?:edge|export|benchmarks|cloud_train|studies|tests)/[\w/.-]*)`", page.read_text(encoding="utf-8")
         ):
             assert (ROOT / path).exists(), f"{page.name}: {path}"
 
@@ -119,13 +121,15 @@ def test_flags_of_the_other_commands_exist(commands):
 def named_commands(text: str) -> list[list[str]]:
     """The words of every call of refocus in a page's code: of blocks, of synopses without their brackets, of sentences."""
     text = re.sub(r"\\\n\s*", " ", text)
-    calls = re.findall(r"`(refocus [^`]+)`", text)
-    calls += re.findall(r"^ *(?:\$ )?(?:\S*/)?(refocus .+)$", text, re.MULTILINE)
+    calls = re.findall(r"`((?:refocus|python -m studies) [^`]+)`", text)
+    calls += re.findall(r"^ *(?:\$ )?(?:\S*/)?((?:refocus|python -m studies) .+)$", text, re.MULTILINE)
     return [re.sub(r"[\[\]()|…]", " ", call).split() for call in calls if "\\n" not in call]
 
 
 def unknown_word(commands, words: list[str]) -> str:
     """The first word of a call that is no command or flag; "" where all are. Capitals stand for something else."""
+    if words[:3] == ["python", "-m", "studies"]:
+        commands, words = (None, typer.main.get_command(studies_app)), words[2:]
     command, left = commands[1], words[1:]
     while hasattr(command, "commands") and left and not left[0].isupper():
         if left[0] in command.commands:
@@ -173,8 +177,20 @@ def test_every_command_that_made_a_document_can_be_typed_today(commands):
     typed = {str(json.loads(path.read_text(encoding="utf-8")).get("command")) for path in documents}
     typed = {line for line in typed if line.startswith("refocus ")}
     assert len(typed) > 30
+    table, old, present = (
+        renamed_commands.read_table(),
+        renamed_commands.old_commands(),
+        renamed_commands.present_commands(),
+    )
     for line in typed:
         words = shlex.split(line)
+        name = max((known for known in old if f"{line} ".startswith(f"{known} ")), key=len)
+        flags = [word for word in words if word.startswith("--")]
+        if name not in present or any(renamed_commands.successor(name, flag, table)[0] for flag in flags):
+            assert all(
+                renamed_commands.successor(name, word, table)[0] for word in ("", *flags) if name not in present
+            ), line
+            continue
         known = {flag for parameter in command_of(commands, words[1:]).params for flag in parameter.opts}
         unknown = {word for word in words if word.startswith("--")} - known
         assert not unknown or words[1:3] == ["train", "federated"], line  # settings since 0.1 (docs/settings.md)

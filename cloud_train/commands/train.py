@@ -116,11 +116,11 @@ def _train(
 def _evaluate_clients(trained: TrainedClients, out: Path, as_json: bool) -> None:
     """Evaluate each client, write the results document into the run, and print it."""
     from refocus.cloud_train.documents import write_results
-    from refocus.cloud_train.evaluate.clients import study_federated
+    from refocus.cloud_train.evaluate.clients import evaluate_clients
     from refocus.cloud_train.evaluate.report import show_study
 
     command, path = typed_command({str(out): "RUN"}), out / "studies" / "federated.json"
-    document = study_federated(trained.run, trained.methods, trained.seeds, command, trained.baselines)
+    document = evaluate_clients(trained, command)
     write_results(document, path)
     show_study(document, path, as_json)
 

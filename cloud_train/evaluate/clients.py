@@ -18,6 +18,7 @@ from refocus.cloud_train.evaluate import page
 from refocus.cloud_train.evaluate.pairs import paired
 from refocus.cloud_train.federated.methods import ALWAYS, TITLES, find_method
 from refocus.cloud_train.federated.run import FederatedConfig, FederatedRun
+from refocus.cloud_train.train.clients import TrainedClients
 
 MOMENTS = ("received", "used", "adapted")
 BASE = ", base prompts alone"  # pFedPG's row without what is generated for a client
@@ -35,6 +36,16 @@ ORDERS = (
     ("fedclip", "zero-shot", "FedCLIP Table 2"),
     ("fedclip", "fedavg-clip", "FedCLIP Table 2"),
 )
+
+
+def evaluate_clients(trained: TrainedClients, command: str = "") -> dict[str, Any]:
+    """Return the results document of :func:`refocus.cloud_train.train.train_federated`.
+
+    Args:
+        trained: the result of ``train_federated`` or ``train_prompt``.
+        command: command line that made it, to be published with its figures.
+    """
+    return study_federated(trained.run, trained.methods, trained.seeds, command, trained.baselines)
 
 
 def study_federated(

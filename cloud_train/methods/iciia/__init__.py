@@ -4,7 +4,6 @@ __all__ = [
     "block",
     "delivery",
     "gate",
-    "labelled_baselines",
     "plain_classifier",
     "programs",
     "streaming",
