@@ -39,7 +39,7 @@ ORDERS = (
 
 
 def evaluate_clients(trained: TrainedClients, command: str = "") -> dict[str, Any]:
-    """Return the results document of :func:`refocus.cloud_train.train.train_federated`.
+    """Return the results document of clients that trained together.
 
     Args:
         trained: the result of ``train_federated`` or ``train_prompt``.
