@@ -37,6 +37,7 @@ def test_no_extra_lets_an_onnxruntime_with_telemetry_in():
                 assert "<1.29" in requirement
 
 
+@pytest.mark.slow
 def test_the_device_extra_resolves_for_python_3_10(tmp_path):
     extras = PROJECT["optional-dependencies"]
     wanted = [*PROJECT["dependencies"], *extras["cpu"], *extras["update"]]

@@ -73,6 +73,7 @@ def streaming(run, out):
             file.unlink()
 
 
+@pytest.mark.slow
 def test_the_jvm_decides_as_python_did(golden, maven):
     """With all other JVM tests: bundles, photos, histories and moments that are wrong."""
     assert passed(maven(golden)) == [(golden.name, "iciia_t", "58")]

@@ -67,6 +67,7 @@ def test_tensorboard_reads_every_step(tmp_path):
     assert "recipe.epochs" in str(events.Tensors("settings/text_summary"))
 
 
+@pytest.mark.slow
 def test_mlflow_reads_every_step_and_the_settings(tmp_path, monkeypatch):
     tracking = pytest.importorskip("mlflow.tracking")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

@@ -65,6 +65,7 @@ def test_a_bank_is_condensed_to_the_same_answers(made, tmp_path):
     assert_answers(tmp_path / "letters", made, tmp_path, "condensed")
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_a_program_and_a_head_is_exported_to_the_same_answers(made, tmp_path):
     heads = sorted((made / "iciia" / "seed-0").glob("iciia_*.safetensors"))
     for head in heads:

@@ -16,6 +16,7 @@ def document(photos, tmp_path_factory):
     return sweep(["test_resnet"], ["onnx:fp16"], photos, tmp_path_factory.mktemp("sweep"), 300)
 
 
+@pytest.mark.slow
 def test_a_network_agrees_on_photos_it_was_not_prepared_with(document):
     (row,) = document["rows"]
     assert (row["outcome"], row["photos"], row["free_batch"]) == ("parity", 8, True)

@@ -109,6 +109,7 @@ def files(run):
 # Parity
 
 
+@pytest.mark.slow
 def test_every_client_gets_the_answers_of_their_own_whole_network(run, tmp_path):
     bundle = parity(run, "local", {"onnx:fp32": "onnxruntime"}, tmp_path)
     assert bundle.manifest.head().personalisation.carrier == "whole"

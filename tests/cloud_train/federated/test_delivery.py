@@ -241,6 +241,7 @@ def test_a_method_that_does_not_exist_is_not_delivered(run):
         deliver(run, "pfedgp", 0, OTHER)
 
 
+@pytest.mark.slow
 def test_a_persons_file_is_put_listed_used_and_dropped_by_commands(refocus, run, checkpoint, bundle, tmp_path):
     client = run.clients.members[0]
     photo = min((checkpoint.path.parent / "parity").rglob("*.png"))

@@ -620,6 +620,7 @@ def test_everybody_is_there(everybody):
     assert len(everybody.unseen) == 2
 
 
+@pytest.mark.slow
 def test_one_command_trains_judges_and_goes_on_where_it_was(refocus, tmp_path):
     """And always with clients alone and one network for all."""
     squares = photos(count=160)

@@ -45,6 +45,7 @@ def mnist() -> tuple[np.ndarray, np.ndarray]:
         return file["x"][chosen].reshape(6000, -1)[:, ::3] / 255, file["y"][chosen].astype(np.int64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [digits, mnist])
 def test_it_is_as_good_as_scikit_learns(data):
     linear_model = pytest.importorskip("sklearn.linear_model")

@@ -50,6 +50,7 @@ def coloured(seed: int, count: int = 160) -> tuple[Photos, np.ndarray]:
     return photos, right
 
 
+@pytest.mark.slow
 def test_a_network_learns_from_a_teacher_what_wrong_labels_hide():
     """Half of the labels are wrong and the teacher is right: by construction it must help."""
     photos, right = coloured(0)
@@ -158,6 +159,7 @@ def test_a_bank_and_what_it_is_compared_with_learn_from_the_same_teacher(tmp_pat
     assert len(seen) > before
 
 
+@pytest.mark.slow
 def test_stage_three_learns_from_the_teacher_too(tmp_path, teacher, monkeypatch):
     run = TaperRun(tmp_path / "run", replace(photo_tree(tmp_path / "data"), teacher=teacher))
     monkeypatch.setattr(TaperRun, "text", bag_of_words(2, 1))

@@ -338,6 +338,7 @@ def _train_as_two(tmp_path: Path, noise: float = 0.3) -> tuple[list[str], list[s
     return first, second
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path):
     first, second = _train_as_two(tmp_path)
     assert first == second

@@ -515,6 +515,7 @@ def test_a_new_run_does_not_pass_over_one_that_was_stopped(tmp_path, monkeypatch
         run_pipeline(settings_file(tmp_path, ""), tmp_path / "p")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("noted", "refused"),
     [

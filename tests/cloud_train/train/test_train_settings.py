@@ -152,6 +152,7 @@ def same_tensors(one: Path, two: Path, pattern: str) -> None:
             assert (one / path).read_bytes() == (two / path).read_bytes(), path
 
 
+@pytest.mark.slow
 def test_iciia_is_repeated_by_its_run_toml(train, changes, people, weights, tmp_path):
     told = ("--data", people, "--backbone", "resnet10t", "--checkpoint", weights, "--seeds", "3")
     train("iciia", tmp_path / "one", *told, *changes(*SMALL))
@@ -181,6 +182,7 @@ def of_squares(squares):
     return "--data", squares / "squares.npz", "--checkpoint", squares / "vit.safetensors", "--seeds", "0", "--json"
 
 
+@pytest.mark.slow
 def test_a_federated_run_is_repeated_by_its_run_toml(train, changes, squares, tmp_path):
     few = ("recipe.rounds=1", "rates=[0.05]", "part_rates=[0.25]", "feature_rates=[0.001]", "unseen=0.0")
     told = (*of_squares(squares), "--methods", "fedvpt", "--backbone", "vit_tiny_patch16_224")

@@ -204,6 +204,7 @@ def found(done):
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_command_goes_there_and_back_and_there_for_good(assert_one_clear_line, migrate, files):
     files[4].unlink()
     assert found(migrate("--status", "--json"))["stage"] == "settled"

@@ -251,6 +251,7 @@ def run_script(process, folder, begin=0, left=-1):
     return int(lines[-1][2]), lines[-1][0] == "did"
 
 
+@pytest.mark.slow
 def test_killed_before_and_after_every_transaction_ends_where_it_would_have(killing, tmp_path):
     """A whole life, there and back and there for good: what was interrupted is begun again, and the end is the same."""
     found = Counter()

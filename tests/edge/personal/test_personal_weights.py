@@ -380,6 +380,7 @@ def executorch_program(request, tmp_path_factory):
     return folder, artifact, expected, files
 
 
+@pytest.mark.slow
 def test_two_people_share_one_executorch_program(cache, executorch_program):
     folder, artifact, expected, files = executorch_program
     programs = {0: load_artifact(folder, artifact)}

@@ -503,6 +503,7 @@ def stored_in_work(tmp_path):
         return {entry.photo for entry in work.entries()}
 
 
+@pytest.mark.slow
 def test_a_killed_album_goes_on_where_it_was_and_ends_as_if_undisturbed(nursery, folder, tmp_path):
     begin(tmp_path)
     *moments, done = nursery.run()
@@ -617,6 +618,7 @@ def test_an_album_by_several_workers_is_the_one_by_a_single_one(recognizer, fold
     assert rows[0] == rows[1]
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_leaves_no_worker_and_goes_on_to_the_same_results(refocus, bundle, tmp_path):
     content, folder = io.BytesIO(), tmp_path / "photos"
     Image.new("RGB", (2000, 2000)).save(content, "PNG")

@@ -107,6 +107,7 @@ def test_condensed_int8_answers_as_rounding_the_mixed_and_folded_weights_in_torc
     assert_agrees(tmp_path / "p", ("onnxruntime", "int8"), wanted, task, contents, 1e-4)
 
 
+@pytest.mark.slow
 def test_banks_of_two_targets_exported_apart_and_joined_are_one_bank_for_both(
     bank_checkpoint, bank_bundle, streams, contents, tmp_path
 ):
@@ -131,6 +132,7 @@ def test_banks_of_two_targets_exported_apart_and_joined_are_one_bank_for_both(
     assert not (tmp_path / "never").exists()
 
 
+@pytest.mark.slow
 def test_condensed_executorch_answers_as_mixing_in_torch(bank_checkpoint, streams, contents, tmp_path):
     pytest.importorskip("executorch.runtime")
     export_bank(bank_checkpoint, tmp_path / "bank", Export(["executorch:fp32"]), streams)

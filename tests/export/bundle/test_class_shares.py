@@ -60,6 +60,7 @@ def made(export, tmp_path_factory):
     return done, load_bundle(out)
 
 
+@pytest.mark.slow
 def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
     done, bundle = made
     photos = sorted((place / "photos" / "red").iterdir())

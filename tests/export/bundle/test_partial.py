@@ -80,6 +80,7 @@ def test_the_others_are_written_and_the_command_says_how_to_allow_the_one_that_f
     assert "limits that the exporter set: typical-logits" in parity.reason
 
 
+@pytest.mark.slow
 def test_where_all_fail_nothing_is_written_and_an_earlier_bundle_stays(export, tmp_path, assert_one_clear_line):
     assert export().returncode == 0
     before = load_bundle(tmp_path / "bundle").manifest

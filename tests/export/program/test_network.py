@@ -274,6 +274,7 @@ for name in ["__main__:build", *sys.argv[2:]]:
 """
 
 
+@pytest.mark.slow
 def test_a_network_that_is_exported_again_elsewhere_keeps_its_feature_space(tmp_path):
     """In another process, and a saved program in another folder under another name."""
     program, again = tmp_path / "net.pt2", tmp_path / "copies" / "other.pt2"

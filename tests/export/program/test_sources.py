@@ -258,6 +258,7 @@ def test_without_a_network_the_message_says_which_file_to_fetch_elsewhere(offlin
         open_network(f"timm:{name}", NetworkSettings(pretrained=True))
 
 
+@pytest.mark.slow
 def test_published_weights_are_downloaded_by_timm_and_their_hash_is_recorded(tmp_path):
     torch.manual_seed(1)
     weights = timm.create_model("mobilenetv2_050").state_dict()
