@@ -128,6 +128,12 @@ def findings(old: Commands, present: Commands, table: Table) -> list[str]:
                 found.append(f"{name}: it no longer exists and has no entry")
             elif new != REMOVED and not exists(new, present):
                 found.append(f"{name}: its new name '{new}' does not exist")
+    for entry in [entry for entry in table if entry.startswith("python -m ")]:  # modules that documents name
+        used.add(entry)
+        if (ROOT / f"{entry.split()[2].replace('.', '/')}.py").exists():
+            found.append(f"{entry}: it still exists, remove its entry")
+        elif not exists(table[entry], present):
+            found.append(f"{entry}: its new name '{table[entry]}' does not exist")
     found += [f"{entry}: no old command or option needs this entry" for entry in table if entry not in used]
     return found
 

@@ -175,6 +175,8 @@ def test_the_check_of_commands_can_fail(text, word, commands):
 def test_every_command_that_made_a_document_can_be_typed_today(commands):
     documents = sorted((ROOT / "docs/results").rglob("*.json"))
     typed = {str(json.loads(path.read_text(encoding="utf-8")).get("command")) for path in documents}
+    modules = {" ".join(line.split()[:3]) for line in typed if line.startswith("python -m ")}
+    assert len(modules) > 3
     typed = {line for line in typed if line.startswith("refocus ")}
     assert len(typed) > 30
     table, old, present = (
@@ -182,6 +184,8 @@ def test_every_command_that_made_a_document_can_be_typed_today(commands):
         renamed_commands.old_commands(),
         renamed_commands.present_commands(),
     )
+    for module in modules:
+        assert module in table or (ROOT / f"{module.split()[2].replace('.', '/')}.py").exists(), module
     for line in typed:
         words = shlex.split(line)
         name = max((known for known in old if f"{line} ".startswith(f"{known} ")), key=len)

@@ -36,8 +36,9 @@ LIBRARIES = ("torch", "torchvision", "timm", "onnxruntime", "onnxruntime-gpu", "
 OLDEST_DRIVER = 580  # of CUDA 13, which torch is built for; older ones fail at the first kernel
 BACKBONES = {"mobilenetv2_100": 0, "mobilenetv3_large_100": 0, "resnet18": 0, "deit_tiny_patch16_224": 0}
 DRY_BACKBONES = {"mobilenetv3_small_050": 64}
+ROOT = Path(__file__).parents[2]
 TESTS = (
-    "tests/cloud_train/bench/test_cuda.py",
+    "tests/studies/bench/test_cuda.py",
     "tests/cloud_train/federated/test_budgets.py",
     "tests/export/parity/test_streaming.py",
 )
@@ -73,12 +74,11 @@ def tests(device: str, dry: bool) -> dict[str, Any]:
 
     With ``dry`` they are only collected.
     """
-    root = Path(__file__).parents[3]
-    if not (root / "tests").is_dir():
+    if not (ROOT / "tests").is_dir():
         return {"status": None, "summary": "this install has no tests"}
     command = [sys.executable, "-m", "pytest", "-q", "-m", "cuda", *TESTS]
     done = subprocess.run(  # noqa: S603  # our own tests
-        [*command, *(["--collect-only"] if dry else [])], cwd=root, capture_output=True, text=True, check=False
+        [*command, *(["--collect-only"] if dry else [])], cwd=ROOT, capture_output=True, text=True, check=False
     )
     lines = (done.stdout.strip() or done.stderr.strip() or "no output").splitlines()
     failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]

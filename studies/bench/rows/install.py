@@ -23,10 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import refocus
 from refocus.edge.errors import RefocusError
 from studies.bench.rows.install_process import BARE, REFOCUS
 
 SCHEMA = 1
+CLONE = str(Path(__file__).parents[3])
 DISTRIBUTION, EXTRAS = "refocus-edge", ("cpu",)
 TIMES = ("import_ms", "load_ms", "first_answer_ms", "whole_ms")
 SIZES = ("imported_bytes", "answered_bytes", "peak_bytes")
@@ -88,7 +90,8 @@ def _run(program: str, bundle: Path, photo: Path, scratch: Path, number: int) ->
     """Run one fresh process on a new photo with the given file's pixels."""
     copy = scratch / f"{number}{photo.suffix}"
     copy.write_bytes(photo.read_bytes() + os.urandom(8))
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    # The clone comes last: the measured package is the installed one.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sorted(filter(None, sys.path), key=CLONE.__eq__))}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # an install has its bytecode
     command = [sys.executable, "-m", "studies.bench.rows.install_process", program, bundle, copy, scratch]
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=environment)  # noqa: S603  # ours
@@ -136,7 +139,7 @@ def installed_files(names: Iterable[str]) -> list[Path]:
 
 def _files_of(name: str) -> Iterator[Path]:
     if name == DISTRIBUTION:  # an editable install does not list its files
-        yield from _files_below(Path(__file__).parents[2])
+        yield from _files_below(Path(refocus.__file__).parent)
         return
     for file in importlib.metadata.distribution(name).files or ():
         path = Path(str(file.locate()))

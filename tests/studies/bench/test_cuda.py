@@ -100,3 +100,7 @@ def test_an_old_driver_is_named(tmp_path, monkeypatch):
 def test_a_section_of_no_such_name_is_refused(tmp_path):
     with pytest.raises(BenchError, match="--only tensors: expected some of iciia-epoch"):
         measure_cuda.measure(Path(tmp_path), True, "x", ("tensors",))
+
+
+def test_the_tests_that_need_a_gpu_are_where_they_are_looked_for():
+    assert all((measure_cuda.ROOT / path).is_file() for path in measure_cuda.TESTS)

@@ -66,7 +66,9 @@ def test_an_install_is_what_its_extra_brings_and_no_more():
     assert {"refocus-edge", "numpy", "pillow", "msgspec", "typer", "rich", "onnxruntime"} <= names.keys()
     assert not {"torch", "timm", "matplotlib", "executorch"} & names.keys()
     assert bytes_on_disk("onnxruntime") > 10e6
-    assert all(path.is_file() for path in installed_files(["pillow", "refocus-edge"]))
+    files = installed_files(["pillow", "refocus-edge"])
+    assert all(path.is_file() for path in files)
+    assert "edge/recognize/recognizer.py" in {"/".join(path.parts[-3:]) for path in files}
 
 
 def test_dropped_files_leave_the_page_cache(tmp_path):
