@@ -108,6 +108,6 @@ def test_a_measurement_becomes_a_section_of_the_results(bundle, stream, tmp_path
     assert all(document["ratio"][files]["low"] <= document["ratio"][files]["high"] for files in ("dropped", "cached"))
     page = studies("results", tmp_path / "results", "--out", tmp_path / "results.md")
     assert page.returncode == 0, page.stderr
-    text = (tmp_path / "results.md").read_text()
+    text = (tmp_path / "results" / "cost.md").read_text()
     assert "2 pairs of fresh processes" in text
     assert "Bytes on disk, without bytecode: refocus-edge" in text
