@@ -30,11 +30,6 @@ def _without_folders(word: str) -> str:
     return f"{key}{sign}{Path(value).name}" if "/" in value else word
 
 
-def integers(text: str, flag: str) -> list[int]:
-    """Parse ``0,1,2`` to [0, 1, 2]; numbers may be negative."""
-    return [*numbers(text, flag, int, bool, "whole numbers separated by commas", "0,1,2")]
-
-
 def seeds_of(text: str) -> list[int]:
     """Parse seeds such as ``0,1,2`` to [0, 1, 2].
 
@@ -45,12 +40,6 @@ def seeds_of(text: str) -> list[int]:
     expected = f"different whole numbers from 0 to {MOST_SEED} separated by commas"
     fits = lambda n: n != [] and all(0 <= v <= MOST_SEED for v in n) and len(set(n)) == len(n)  # noqa: E731
     return [*numbers(text, "--seeds", int, fits, expected, "0,1,2")]
-
-
-def shares(text: str, flag: str) -> list[float]:
-    """Parse numbers from 0 to 1 such as ``0,0.5,1``."""
-    expected = "numbers between 0 and 1 separated by commas"
-    return [*numbers(text, flag, float, lambda n: n != [] and all(0 <= v <= 1 for v in n), expected, "0,0.5,1")]
 
 
 def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:

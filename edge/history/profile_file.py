@@ -207,7 +207,9 @@ class ProfileFile:
         return self._write(lambda database, _: work(database), durably, adds=False)
 
     def add(self, work: Callable[[sqlite3.Connection, Tally], Result]) -> Result:
-        """As :meth:`write`, for work that removes no photos but those that the bounds evict for a new one.
+        """Run work that only adds photos, in a transaction like :meth:`write`.
+
+        The bounds may evict photos for a new one; nothing else is removed.
 
         Args:
             work: gets the tally as it is in the database, and brings it up to date.

@@ -12,9 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument
-from refocus.cloud_train.commands.parsing import integers, typed_command
+from refocus.cloud_train.commands.parsing import typed_command
 from refocus.cloud_train.progress import say
 from refocus.edge.commands import print_json, print_result
+from studies.commands.parsing import integers
 from studies.commands.study import STUDIES, typed
 
 COST = "Of cost"

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun
-from refocus.cloud_train.commands.parsing import integers, seeds_of, shares, typed_command
+from refocus.cloud_train.commands.parsing import seeds_of, typed_command
 from refocus.cloud_train.commands.train import Changes, Show
 from refocus.edge.commands import print_json, words
-from studies.commands.parsing import seeds_of_run, with_flags
+from studies.commands.parsing import integers, seeds_of_run, shares, with_flags
 
 if TYPE_CHECKING:
     from refocus.cloud_train.evaluate.page import StudyPage

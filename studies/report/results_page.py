@@ -21,7 +21,7 @@ COMMAND = "python -m studies results docs/results --out docs/results.md"
 
 @dataclass(frozen=True)
 class ResultsPages:
-    """All pages as text, and the functions that draw their pictures.
+    """Hold all pages as text, and the functions that draw their pictures.
 
     Attributes:
         front: front page.

@@ -63,7 +63,7 @@ def toy(tmp_path):
             return run_experiment(self.read(*changes), run or self.run)
 
         def evaluated(self) -> list[str]:
-            """What was evaluated since it was asked before, without process numbers."""
+            """Return the points evaluated since the last call, without process numbers."""
             lines = [line.rpartition(" ")[0] for line in self.log.read_text().splitlines()]
             self.log.write_text("")
             return lines

@@ -48,7 +48,7 @@ def needs(settings: ToySettings, cell: Cell) -> Needs:
 
 
 def evaluate(settings: ToySettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
-    """Of a person's photos one is answered correctly; "better" knows the others of the first people too."""
+    """Answer one photo of each person correctly; "better" answers the others of the first people too."""
     log = Path(settings.log)
     if settings.dies_after and len(log.read_text().splitlines()) >= settings.dies_after:
         os._exit(9)
