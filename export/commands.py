@@ -27,7 +27,8 @@ def export(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="head checkpoints (.safetensors) of one encoder; or a network: timm:NAME, package:NAME, module:function, FILE.pt2"
+            help="head checkpoints (.safetensors) of one encoder; or a network: timm:NAME, package:NAME,"
+            " module:function, FILE.pt2"
         ),
     ],
     out: Annotated[Path, typer.Option(help="folder of the bundle")],

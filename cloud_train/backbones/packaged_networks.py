@@ -70,7 +70,10 @@ NETWORKS: Mapping[str, PackagedNetwork] = MappingProxyType(
 
 
 def packaged_networks() -> dict[str, PackagedNetwork]:
-    """Return the known networks by name; a package cannot replace those of Refocus."""
+    """Return the known networks by name.
+
+    A package cannot replace those of Refocus.
+    """
     known: dict[str, PackagedNetwork] = {}
     for entry in entry_points(group=GROUP):
         known |= entry.load()()

@@ -1,4 +1,6 @@
-"""Networks from outside: ``timm:NAME``, ``package:NAME``, ``module:function``, or a program that ``torch.export`` saved (.pt2).
+"""Networks from outside Refocus.
+
+They are ``timm:NAME``, ``package:NAME``, ``module:function``, or a program that ``torch.export`` saved (.pt2).
 
 A name before the colon that an installed package offers in the entry-point group ``refocus.networks`` is looked up
 there; timm is one. Anything else is imported. A function is code of the caller's own: it runs.
@@ -226,11 +228,8 @@ def _from_function(module: str, function: str, settings: NetworkSettings) -> Fou
         home = importlib.import_module(module)
     except ImportError as error:
         near = get_close_matches(module, [entry.name for entry in entry_points(group=NETWORKS_GROUP)], 1)
-        hint = (
-            f"; did you mean {near[0]}:{function}?"
-            if near
-            else "; expected timm:NAME, package:NAME, module:function or FILE.pt2"
-        )
+        kinds = "timm:NAME, package:NAME, module:function or FILE.pt2"
+        hint = f"; did you mean {near[0]}:{function}?" if near else f"; expected {kinds}"
         raise ExportError(f"{asked}: {module} cannot be imported ({error}){hint}") from None
     except Exception as error:  # the caller's own code raises anything
         why = f"{type(error).__name__}: {error}"
