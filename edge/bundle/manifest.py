@@ -26,7 +26,6 @@ MAX_SELF_TEST_PHOTOS = 256
 MAX_AXES = 16
 MAX_NUMBERS = 2**26  # in all inputs and outputs of a program, or all states of a head, whose shapes are fixed
 MAX_WINDOW = 2**20
-MAX_SHARE_HYPOTHESES = 16
 MAX_SIDE = 2**13  # pixels
 MAX_FRAMES = 1024  # of a clip
 MAX_PATH = 200
@@ -342,67 +341,91 @@ class Artifact(Strict, frozen=True):
         return f"{self.runtime}:{self.precision}"
 
 
-SHARES_VERSION = 1  # of the arithmetic of class shares, and of what is kept of a photo for them
-SET_SHARES_VERSION = 2  # of that of photos with several labels, label by label
+SHARES_VERSION = 3  # version of the arithmetic of class shares, and of what is kept of a photo for them
+SET_SHARES_VERSION = 4  # the same for photos with several labels, label by label
 MAX_SET_LABELS = 256  # of a head whose answers are sets
-Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # of photos
+Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # a number of photos
+Photos = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ShareCard(Strict, frozen=True):
-    """How a device estimates which classes a person meets; :mod:`refocus.edge.recognize.class_shares` says what each
-    number means.
+    """How a device estimates which classes a person meets.
+
+    :mod:`refocus.edge.recognize.class_shares` says what each number means.
 
     Attributes:
-        version: of the arithmetic; a device refuses others. 2: of each label for itself, of a head whose answers are
-            sets; ``base`` then has the rate of each label.
+        version: version of the arithmetic; a device refuses others. ``SET_SHARES_VERSION``: each label is estimated for
+            itself, for a head whose answers are sets; ``base`` then has the rate of each label.
         outputs: what the classifier gives.
-        temperature, scale, bias: of its calibration; (C,) or empty.
-        base: (C,) class shares that it was trained on; empty: all alike.
-        strengths, half_lives: of the hypotheses.
-        no_shift, elsewhere, evidence_half_life: how hypotheses are weighed.
-        with_head: exponent of the shares beside a head that has a history of its own.
+        temperature, scale, bias: calibration; (C,) or empty.
+        base: class shares that the classifier was trained on, (C,); empty: all equal.
+        background: class profile of photos that show none of the classes, (C,); empty: none.
+        strength, known, unknown: weights of the priors, in photos.
+        contrast: exponent of the likelihood ratio of unknown photos.
+        half_life, evidence_half_life: numbers of photos; 0: nothing fades.
+        no_shift, penalty, elsewhere: how the person's shares compete with those of training.
+        with_head: exponent of the shares in the answer of a head that has a history too.
         gated: whether the trust of the shares decides how far such a head is followed.
-        support: least probability without shares, as a part of the largest, of classes that shares may favour over the
-            most likely class; 0: any class, as in bundles from before the field.
-        top: most likely classes that are kept of each photo.
-        revisit: photos of the history that are looked at again with each new one.
-        capacity: photos of the history that count.
+        support: minimum probability without shares, relative to the largest, of classes that shares may favour over the
+            most likely class; 0: any class.
+        top: number of most likely classes that are kept of each photo.
+        capacity: number of photos of the history that count.
+        strengths, half_lives, revisit: fields of versions 1 and 2, which are read and have no effect.
     """
 
-    version: Literal[1, 2]
+    version: Literal[1, 2, 3, 4]
     outputs: Literal["logits", "probabilities"]
     temperature: Annotated[float, msgspec.Meta(gt=0, le=1000)]
-    strengths: Annotated[tuple[Annotated[float, msgspec.Meta(gt=0, le=1e9)], ...], msgspec.Meta(min_length=1)]
-    half_lives: Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
-    no_shift: Annotated[float, msgspec.Meta(ge=0, lt=1)]
-    elsewhere: Probability
-    evidence_half_life: Count
     with_head: Probability
     top: Annotated[int, msgspec.Meta(gt=0, le=256)]
-    revisit: NonNegative
     capacity: Annotated[int, msgspec.Meta(gt=0, le=MAX_WINDOW)]
     scale: tuple[Annotated[float, msgspec.Meta(gt=0, le=1e6)], ...] = ()
     bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
     base: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
+    background: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
+    strength: Photos = 2.0
+    known: Photos = 4.0
+    unknown: Photos = 2.0
+    contrast: Annotated[float, msgspec.Meta(gt=0, le=100)] = 4.0
+    half_life: Count = 46.0
+    no_shift: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.73
+    penalty: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.1
+    evidence_half_life: Count = 34.0
+    elsewhere: Probability = 0.25
     gated: bool = False
-    support: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    support: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
+    strengths: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
+    half_lives: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
+    revisit: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
-        if len(self.strengths) * len(self.half_lives) > MAX_SHARE_HYPOTHESES:
-            raise ValueError(f"shares: strengths and half_lives make more than {MAX_SHARE_HYPOTHESES} hypotheses")
-        if self.revisit > self.capacity:
-            raise ValueError(f"shares: revisit {self.revisit} is more than capacity {self.capacity}")
-        if self.version == SHARES_VERSION and self.base and abs(sum(self.base) - 1) > 1e-3:
-            raise ValueError(f"shares: base sums to {sum(self.base):.6f}, expected 1")
+        for name in ("background",) if self.is_of_sets else ("base", "background"):
+            vector = getattr(self, name)
+            if vector and abs(sum(vector) - 1) > 1e-3:
+                raise ValueError(f"shares: {name} sums to {sum(vector):.6f}, expected 1")
+
+    @property
+    def is_of_sets(self) -> bool:
+        """Whether each label is estimated for itself."""
+        return self.version % 2 == 0
 
     def check(self, head: str, classes: int, several: bool = False) -> None:
-        """Refuses what does not fit a head of so many classes (ValueError)."""
-        if several != (self.version == SET_SHARES_VERSION):
+        """Check that the shares fit a head.
+
+        Args:
+            head: name of the head.
+            classes: C.
+            several: whether its answers are sets of labels.
+
+        Raises:
+            ValueError: they do not.
+        """
+        if several != self.is_of_sets:
             raise ValueError(f"head {head}: shares of version {self.version} do not go with its thresholds")
         if classes < 2 and not several:
             raise ValueError(f"head {head}: class shares need two labels or more, it has {classes}")
-        for name in ("scale", "bias", "base"):
+        for name in ("scale", "bias", "base", "background"):
             if len(getattr(self, name)) not in (0, classes):
                 raise ValueError(f"head {head}: shares.{name} has {len(getattr(self, name))} numbers, not {classes}")
 

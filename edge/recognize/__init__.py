@@ -21,6 +21,7 @@ from refocus.edge.recognize.class_shares import (
     ShareAnswer,
     Shares,
     ShareSettings,
+    background_of,
     beside_head,
     softmax,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "StreamState",
     "answer_album",
     "answer_all",
+    "background_of",
     "beside_head",
     "check",
     "choice_path",

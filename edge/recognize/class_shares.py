@@ -1,33 +1,37 @@
-"""Class shares: which classes a person meets, estimated from a classifier's answers without labels or training.
+"""Class shares: the class prior of a person, estimated without labels.
 
 A classifier was trained where class c has the share b(c). A person's photos have other shares, s(c), but a photo of a
 class looks alike to both (label shift), so Bayes' rule turns the classifier's answer p(c | x) into the person's:
-p(c | x) s(c) / b(c), normalised. The shares are found by expectation maximisation over the whole history (Saerens,
-Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori probabilities", Neural Computation
-14(1), 2002, equation 9), with these additions:
+p(c | x) s(c) / b(c), normalised (Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a
+priori probabilities", Neural Computation 14(1), 2002). A real folder also has photos that show none of the C classes.
+They collect in classes that attract them, and so do the classifier's mistakes. The estimate therefore works as follows:
 
 - Calibration first, as label-shift estimates need it: z = (scale * logits + bias) / temperature (Alexandari, Kundaje
   and Shrikumar, "Maximum likelihood with bias-corrected calibration is hard-to-beat at label shift adaptation", ICML
   2020).
-- A Dirichlet prior of strength a with mean b. The M-step is s(c) = (N(c) + a b(c)) / (n + a), where N(c) is the sum of
-  the n photos' responsibilities q(c), proportional to p(c | x) s(c) / b(c). a = infinity is "no shift".
-- Several strengths and half-lives, each a hypothesis j, and "no shift" beside them. A hypothesis is weighed by how well
-  it predicted each photo before it saw it (Dawid, "Statistical theory: the prequential approach", JRSS A, 1984):
-  E_j = sum over photos of log sum_c s_j(c) p(c | x) / b(c), which is 0 for "no shift", and w_j is proportional to
-  prior_j exp(E_j). Old evidence fades, so that another hypothesis can take over (Raftery, Karny and Ettler, "Online
-  prediction under model uncertainty via dynamic model averaging", Technometrics 52(1), 2010, equation 15).
-- A share ``elsewhere`` of the photos is of anything: s = elsewhere b + (1 - elsewhere) sum_j w_j s_j.
-- The shift is bounded by the photo. The likelihood above has no place for photos of none of the C classes. They pile up
-  in classes that attract them, which would then attract other photos too. A class whose probability without shares is
-  below ``support`` times the largest one cannot gain on the most likely class, see :func:`excess`: the best class with
-  shares is one that the answer without them supports.
+- A background component stands for photos of none of the classes. Its class profile B says where the classifier puts
+  the probability that its best class leaves over. The photo's likelihood ratio r = sum_c B(c) p(c) / b(c) decides how
+  probable it is that the photo is known: k = (1 - o) / ((1 - o) + o r^contrast), where o is the share of unknown photos
+  so far. It uses b, not s: a personal prior cannot confirm itself. The contrast makes up for the classifier's
+  probabilities, which are too alike for known and unknown photos.
+- Each photo votes for its most likely class alone, with the weight v = k p(best)^2. Votes depend less on the
+  temperature than the responsibilities of expectation maximisation do. (For photos with several labels each label
+  counts its expectation.)
+- A Dirichlet prior of strength a with mean b: s(c) = (N(c) + a b(c)) / (n + a), where N(c) are the votes. Votes fade
+  with a half-life, so that other habits can take over.
+- "No shift" competes with s. Each photo is predicted before it votes (Dawid, "Statistical theory: the prequential
+  approach", JRSS A, 1984), and E sums log(1 - v + v sum_c s(c) p(c) / b(c)) minus a penalty per photo. The penalty
+  makes "no shift" win ties: a diffuse history predicts its own photos a little better than b does, by the classifier's
+  mistakes. E fades and has limits, so that new habits are noticed after a few photos.
+- A share ``elsewhere`` of the photos is of anything: s' = elsewhere b + (1 - elsewhere) (w b + (1 - w) s), where w is
+  the probability of "no shift".
+- The shift is bounded by the photo: a class whose probability without shares is below ``support`` times the largest
+  one cannot gain on the most likely class, see :func:`excess`.
 
-One photo costs O(k): only its k most likely classes take part. The other classes share the rest of its probability in
-proportion to b, and its responsibility for them counts as prior. A new photo's E-step is followed by those of
-``revisit`` older photos in turn, under the present shares (incremental EM: Neal and Hinton, "A view of the EM algorithm
-that justifies incremental, sparse, and other variants", 1998); without it the estimate would depend on their order.
+The rules and their numbers were chosen on development photos of rolls with and without unknown photos
+(`studies/streams/camera-roll.toml`).
 
-Notation: C classes, k most likely classes that are kept of a photo, J hypotheses, n photos.
+Notation: C classes, k most likely classes that are kept of a photo, n photos.
 """
 
 from __future__ import annotations
@@ -47,36 +51,41 @@ from refocus.edge.history.likely_classes import LikelyClasses
 if TYPE_CHECKING:
     from refocus.edge.runtimes.native_shares import NativeShares
 
-MOST_TOP, MOST_HYPOTHESES, MOST_CAPACITY = 256, 16, 1 << 20  # bounds of what a bundle may ask of a device
+MOST_TOP, MOST_CAPACITY = 256, 1 << 20  # limits of the settings of a bundle
 _TINY = float(np.finfo(np.float32).tiny)
-_SUMS = "counts", "spread", "photos", "evidence"
-_RESCALE = 40.0  # halvings after which decayed counts are brought back to scale
+_LEAST, _MOST = -3.0, 6.0  # limits of the evidence, in nats
+_MOST_PROFILE, _PROFILE_PHOTOS = 0.5, 32  # part of the photos in a profile, and the number that gives half of it
+_FADED = 32  # half-lives after which a photo's vote is below any rounding
 
 
 @dataclass(frozen=True)
 class ShareSettings:
-    """How shares are estimated; part of a bundle.
+    """Settings of the estimate; part of a bundle.
 
     Attributes:
         outputs: what the classifier gives: logits, or probabilities that sum to one.
         temperature: T > 0 of calibration.
-        scale: (C,) of vector scaling, or empty: ones.
-        bias: (C,) of vector scaling, or empty: zeros.
-        base: (C,) b, the class shares among the photos that the classifier was trained on, or empty: all alike.
-        strengths: a of the hypotheses, in photos; each positive.
-        half_lives: of the hypotheses, in photos; each strength is tried with each; 0: nothing is forgotten.
-        no_shift: prior probability of "no shift", in [0, 1); the others share the rest.
+        scale: factors of vector scaling, (C,), or empty: ones.
+        bias: terms of vector scaling, (C,), or empty: zeros.
+        base: b, class shares of the photos that the classifier was trained on, (C,), or empty: all equal.
+        background: B, class profile of photos that show none of the classes, (C,), or empty: no such component.
+        strength: a, weight of the prior, in photos.
+        known: prior weight of known photos, in photos.
+        unknown: prior weight of unknown photos, in photos.
+        contrast: exponent of the likelihood ratio between unknown and known photos.
+        half_life: number of photos after which a vote counts half; 0: votes do not fade.
+        no_shift: prior probability of "no shift", in (0, 1).
+        penalty: evidence that each photo costs, in nats.
+        evidence_half_life: number of photos after which evidence counts half; 0: it does not fade.
         elsewhere: share of the photos that may be of any class, in [0, 1].
-        evidence_half_life: photos after which old evidence counts half; 0: always the same.
-        with_head: exponent of s / b beside the answer of a head that has a history of its own, in [0, 1]; such a head
-            knows part of what shares say.
+        with_head: exponent of s / b in the answer of a head that has a history too, in [0, 1]; such a head knows part
+            of what shares say.
         gated: whether the trust of the shares decides how far such a head is followed, see :func:`beside_head`: a gate
             that needs no training.
-        support: least probability without shares, as a part of the largest one, of classes that shares may favour over
+        support: minimum probability without shares, relative to the largest one, of classes that shares may favour over
             the most likely class, in [0, 1); 0: any class.
         top: k.
-        revisit: older photos whose E-step is repeated with each new photo.
-        capacity: photos that are taken into account; older ones are forgotten.
+        capacity: number of photos that count; older ones are forgotten.
     """
 
     outputs: Literal["logits", "probabilities"] = "logits"
@@ -84,79 +93,95 @@ class ShareSettings:
     scale: tuple[float, ...] = ()
     bias: tuple[float, ...] = ()
     base: tuple[float, ...] = ()
-    strengths: tuple[float, ...] = (4.0,)
-    half_lives: tuple[float, ...] = (0.0, 32.0, 8.0)
-    no_shift: float = 0.5
-    elsewhere: float = 0.2
-    evidence_half_life: float = 16.0
+    background: tuple[float, ...] = ()
+    strength: float = 2.0
+    known: float = 4.0
+    unknown: float = 2.0
+    contrast: float = 4.0
+    half_life: float = 46.0
+    no_shift: float = 0.73
+    penalty: float = 0.1
+    evidence_half_life: float = 34.0
+    elsewhere: float = 0.25
     with_head: float = 0.5
     gated: bool = False
-    support: float = 0.07
+    support: float = 0.1
     top: int = 8
-    revisit: int = 4
     capacity: int = 4096
 
     def check(self, classes: int) -> None:
-        """Checks the settings for a classifier of so many classes.
+        """Check the settings for a classifier.
+
+        Args:
+            classes: C.
 
         Raises:
             BundleError: a value is out of its bounds, or a vector is not (C,); or C < 2.
         """
         if classes < 2:
             raise BundleError(f"class shares need a classifier of at least 2 classes; this one has {classes}")
-        for name in ("scale", "bias", "base"):
+        for name in ("scale", "bias", "base", "background"):
             vector = np.asarray(getattr(self, name), dtype=float)
             if vector.size and (vector.shape != (classes,) or not np.isfinite(vector).all()):
                 raise BundleError(
                     f"class shares: {name} has {vector.size} numbers; expected {classes} finite ones, or none"
                 )
-        if self.base and (min(self.base) <= 0 or abs(sum(self.base) - 1) > 1e-3):
-            raise BundleError("class shares: base must be positive shares that sum to 1")
+        for name in ("base", "background"):
+            vector = getattr(self, name)
+            if vector and (min(vector) <= 0 or abs(sum(vector) - 1) > 1e-3):
+                raise BundleError(f"class shares: {name} must be positive shares that sum to 1")
         if self.scale and min(self.scale) <= 0:
             raise BundleError("class shares: scale must be positive")
-        hypotheses = len(self.strengths) * len(self.half_lives)
+        positive = {name: (0 < getattr(self, name) < math.inf, "a positive number") for name in _POSITIVE}
+        photos = {
+            name: (0 <= getattr(self, name) < math.inf, "a number of photos, 0 for never")
+            for name in ("half_life", "evidence_half_life")
+        }
         bounds: dict[str, tuple[bool, str]] = {
             "outputs": (self.outputs in ("logits", "probabilities"), "'logits' or 'probabilities'"),
-            "temperature": (0 < self.temperature < math.inf, "a positive number"),
-            "strengths": (all(0 < a < math.inf for a in self.strengths), "positive numbers"),
-            "half_lives": (all(0 <= h < math.inf for h in self.half_lives), "numbers of photos, 0 for never"),
-            "no_shift": (0 <= self.no_shift < 1, "from 0 to below 1"),
+            **positive,
+            **photos,
+            "no_shift": (0 < self.no_shift < 1, "above 0 and below 1"),
+            "penalty": (0 <= self.penalty < math.inf, "a number of nats"),
             "elsewhere": (0 <= self.elsewhere <= 1, "from 0 to 1"),
             "with_head": (0 <= self.with_head <= 1, "from 0 to 1"),
             "support": (0 <= self.support < 1, "from 0 to below 1"),
-            "evidence_half_life": (0 <= self.evidence_half_life < math.inf, "a number of photos, 0 for never"),
             "top": (1 <= self.top <= MOST_TOP, f"from 1 to {MOST_TOP}"),
-            "revisit": (0 <= self.revisit <= self.capacity, "from 0 to capacity"),
             "capacity": (1 <= self.capacity <= MOST_CAPACITY, f"from 1 to {MOST_CAPACITY}"),
         }
         for name, (good, expected) in bounds.items():
             if not good:
                 raise BundleError(f"class shares: {name} is {getattr(self, name)}; expected {expected}")
-        if not 1 <= hypotheses <= MOST_HYPOTHESES:
-            raise BundleError(
-                f"class shares: {hypotheses} hypotheses (strengths x half_lives); expected 1 to {MOST_HYPOTHESES}"
-            )
 
     @property
     def looks_back(self) -> int:
-        """Photos with which an estimate has begun to be the person's: as many as the longest half-life, or as the prior
-        weighs, whichever is more."""
-        return min(math.ceil(max(*self.strengths, *self.half_lives)), self.capacity)
+        """Number of photos after which an estimate rests on the person.
+
+        It is the half-life, or the weight of the prior, whichever is more.
+        """
+        return min(math.ceil(max(self.strength, self.half_life)), self.capacity)
 
     def identity(self, labels: Sequence[str]) -> str:
-        """What stored rows depend on besides the feature and the classifier: SHA-256 of the labels and of the settings
-        that :meth:`ClassShares.row` reads. Rows that were stored under another identity must be computed again."""
+        """Return a hash of what stored rows depend on.
+
+        Rows also depend on the feature and the classifier. The hash covers the labels and the settings that
+        :meth:`ClassShares.row` reads. Rows that were stored under another identity must be computed again.
+        """
         parts = [self.outputs, self.temperature, self.scale, self.bias, self.top, tuple(labels)]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+_POSITIVE = "temperature", "strength", "known", "unknown", "contrast"
+_NUMBERS = *_POSITIVE, "penalty", "elsewhere", "with_head", "support"  # of the settings, that arithmetic in C takes
 
 
 class Shares(NamedTuple):
     """The present estimate.
 
     Attributes:
-        shares: (C,) s, summing to one.
-        weights: (J + 1,) of "no shift" and of each hypothesis, summing to one.
-        evidence: log of how much likelier the history is under the mixture of all hypotheses than under "no shift".
+        shares: s', (C,), summing to one.
+        weights: probabilities of "no shift" and of the person's shares, (2,).
+        evidence: log of how much likelier the history is under both together than under "no shift".
         photos: n.
     """
 
@@ -167,20 +192,20 @@ class Shares(NamedTuple):
 
 
 class ShareAnswer(NamedTuple):
-    """One photo's answer with shares.
+    """Answer to one photo with shares.
 
     Attributes:
-        logits: (C,) calibrated logits plus the bounded shift; their softmax is the answer.
-        plain_logits: (C,) calibrated logits of the classifier alone.
-        shift: (C,) log(s / b), not bounded.
-        support: by which the shift is bounded, see :func:`excess`.
+        logits: calibrated logits plus the bounded shift, (C,); their softmax is the answer.
+        plain_logits: calibrated logits of the classifier alone, (C,).
+        shift: log(s' / b), not bounded, (C,).
+        support: limit of the shift, see :func:`excess`.
+        alone: probabilities of the classifier alone, calibrated, (C,).
         trust: probability, given the photo, that its class is drawn from the person's shares rather than from b ("no
             shift" or "elsewhere"); 0 without history.
-        alone: (C,) probabilities of the classifier alone, calibrated.
         moved: probability that the shares moved from some classes to others: half the L1 distance between the answers
-            with and without them; 0: they say the same.
+            with and without them; 0: they are equal.
         estimate: the shares.
-        row: what is to be kept of the photo.
+        row: what is kept of the photo.
     """
 
     logits: np.ndarray
@@ -201,9 +226,10 @@ class ClassShares:
     The state is a function of the settings and of the rows in their order: adding the stored rows again rebuilds it.
 
     Args:
-        settings: of the bundle.
+        settings: settings of the bundle.
         classes: C.
-        native: whether the arithmetic is done by the library of the native head, where there is one.
+        native: whether to compute in C where the library is available.
+        expected: whether a photo counts for all of its classes, by their expectation, instead of the most likely one.
 
     Raises:
         BundleError: the settings do not fit the classifier.
@@ -212,153 +238,105 @@ class ClassShares:
     settings: ShareSettings
     classes: int
     native: bool = True
+    expected: bool = False
     _slots: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False)  # key -> slot, oldest first
-
-    # Of each slot, which holds one photo: its k classes, p / b of these, p / b of all others, when it came, whether it
-    # counts, responsibilities of its classes (J, k) and of the others (J,), log predictive likelihood (J,).
-    _index: np.ndarray = field(init=False, repr=False)
-    _ratio: np.ndarray = field(init=False, repr=False)
-    _rest: np.ndarray = field(init=False, repr=False)
-    _born: np.ndarray = field(init=False, repr=False)
-    _live: np.ndarray = field(init=False, repr=False)
-    _owned: np.ndarray = field(init=False, repr=False)
-    _others: np.ndarray = field(init=False, repr=False)
-    _predicted: np.ndarray = field(init=False, repr=False)
-
-    _used: int = field(default=0, init=False, repr=False)
+    _index: np.ndarray = field(init=False, repr=False)  # of each slot: its k classes
+    _kept: np.ndarray = field(init=False, repr=False)  # and their probabilities
+    _counts: np.ndarray = field(init=False, repr=False)  # N
+    _sums: np.ndarray = field(
+        init=False, repr=False
+    )  # votes n, those of classes beyond k, known and unknown photos, evidence
 
     def __post_init__(self) -> None:
         self.settings.check(self.classes)
-        settings, pairs = self.settings, [(a, h) for a in self.settings.strengths for h in self.settings.half_lives]
-        self.k = min(settings.top, self.classes)
-        self._strength = np.array([a for a, _ in pairs])
-        self._fading = np.array([1 / h if h else 0.0 for _, h in pairs])  # halvings a photo
-        self._evidence_fading = 1 / settings.evidence_half_life if settings.evidence_half_life else 0.0
-        none = math.log(settings.no_shift) if settings.no_shift else -math.inf
-        self._prior = np.array([none, *[math.log((1 - settings.no_shift) / len(pairs))] * len(pairs)])
+        self.k = min(self.settings.top, self.classes)
+        self._odds = math.log(self.settings.no_shift / (1 - self.settings.no_shift))
+        self._fade, self._evidence_fade = (
+            2.0 ** (-1 / photos) if photos else 1.0
+            for photos in (self.settings.half_life, self.settings.evidence_half_life)
+        )
         self._native = self._find_native() if self.native else None
         self.clear()
 
     # ---- the state
 
     def clear(self) -> None:
-        """Forgets everything."""
-        hypotheses = len(self._strength)
+        """Forget all photos."""
         self._slots.clear()
         self._free: list[int] = []
-        self._grow(0)
-        self._time = self._origin = 0  # photos added so far; the time to which counts are scaled
-        self._counts = np.zeros((hypotheses, self.classes))  # N, without what counts as prior
-        self._spread = np.zeros(hypotheses)  # responsibilities of the classes that are not among the k
-        self._photos = np.zeros(hypotheses)  # n, faded
-        self._evidence = np.zeros(hypotheses)
-        self._next = 0  # the slot to revisit
+        self._index = np.zeros((0, self.k), np.int32)
+        self._kept = np.zeros((0, self.k), np.float32)
+        self._counts, self._sums = np.zeros(self.classes), np.zeros(5)
         self._place()
 
     def __len__(self) -> int:
-        """Photos taken into account."""
+        """Number of photos that count."""
         return len(self._slots)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._slots
 
     def __iter__(self) -> Iterator[Hashable]:
-        """The keys of the photos, in the order in which they were added."""
+        """Keys of the photos, in the order in which they were added."""
         return iter(self._slots)
 
     def add(self, row: LikelyClasses, key: Hashable = None) -> None:
-        """Takes one photo into account, after it was answered.
+        """Count one photo, after it was answered.
 
         Args:
-            key: by which :meth:`forget` finds it; the same key again replaces the photo. Default: a number.
+            row: what is kept of the photo.
+            key: key for :meth:`forget`; the same key again replaces the photo. Default: a new one.
 
         Raises:
             HistoryError: the row is not of this classifier; nothing is changed.
         """
         self._check_row(row)
-        key = self._time if key is None else key
-        slot = self._slot_for(key)
-        self._live[slot] = True
-        self._slots[key] = slot
-        turn = self._in_turn()
-        if self._native is not None:
-            self._origin = self._native.add(self._time, self._origin, slot, row, turn)
-            self._time += 1
-            return
-        rest = max(0.0, 1.0 - float(row.probabilities.sum()))
-        prior = self._base[row.classes]
-        self._index[slot] = row.classes
-        self._ratio[slot] = row.probabilities / prior
-        self._rest[slot] = rest / max(1.0 - float(prior.sum()), _TINY) if self.k < self.classes else 0.0
-        self._born[slot] = self._time
-        self._advance()
-        self._count(np.array([slot]), first=True)
-        self._count(np.array(turn, dtype=np.int64))
-
-    def _slot_for(self, key: Hashable) -> int:
-        """An empty slot for a photo; it is forgotten, if it is there, and older ones that there is no room for."""
+        key = object() if key is None else key
         self.forget(key)
         while len(self._slots) >= self.settings.capacity:
             self.forget(next(iter(self._slots)))
-        return self._take_slot()
-
-    def _in_turn(self) -> list[int]:
-        """The slots to revisit next to a photo that was just added; the turn moves on."""
-        if not self.settings.revisit or len(self._slots) < 2:
-            return []
-        slots = [(self._next + step) % self._used for step in range(min(self.settings.revisit, self._used))]
-        self._next = (slots[-1] + 1) % self._used
-        return [slot for slot in slots if self._live[slot]]
+        slot = self._slots[key] = self._take_slot()
+        self._index[slot], self._kept[slot] = row
+        self._fold([slot])
 
     def extend(self, rows: Iterable[LikelyClasses], keys: Iterable[Hashable] | None = None) -> None:
-        """:meth:`add` for each row, oldest first, as after a restart."""
+        """Add rows, oldest first, as after a restart."""
         for row, key in zip(rows, keys, strict=True) if keys is not None else ((row, None) for row in rows):
             self.add(row, key)
 
     def forget(self, key: Hashable) -> bool:
-        """Takes a photo's contribution out again. Returns whether it was there.
+        """Forget one photo; return whether it was there.
 
-        The estimate is then what the other photos' present responsibilities say. What they owed to the erased photo
-        fades as they are revisited; :meth:`clear` and :meth:`extend` remove it at once.
+        The estimate is then that of the other photos in their order.
         """
-        slot = self._slots.pop(key, None)
+        slot = self._slots.get(key)
         if slot is None:
             return False
-        if self._native is not None:
-            self._native.forget(self._time, self._origin, slot)
-        else:
-            self._forget_slot(slot)
-        if not self._slots:
-            self._photos[:] = 0.0
-        self._live[slot] = False
+        faded = self.settings.half_life and len(self._slots) > _FADED * self.settings.half_life
+        oldest = next(iter(self._slots)) == key
+        del self._slots[key]
         self._free.append(slot)
+        if not (oldest and faded):
+            self._counts[:] = 0
+            self._sums[:] = 0
+            self._fold([*self._slots.values()])
         return True
-
-    def _forget_slot(self, slot: int) -> None:
-        weight = np.exp2((self._born[slot] - self._origin) * self._fading)
-        self._counts[:, self._index[slot]] -= weight[:, None] * self._owned[slot]
-        np.maximum(self._counts, 0.0, out=self._counts)
-        np.maximum(self._spread - weight * self._others[slot], 0.0, out=self._spread)
-        np.maximum(self._photos - weight, 0.0, out=self._photos)
-        age = self._time - 1 - self._born[slot]
-        self._evidence -= np.exp2(-age * self._evidence_fading) * self._predicted[slot]
-        self._owned[slot] = self._others[slot] = self._predicted[slot] = 0.0
 
     # ---- what it says
 
     def row(self, outputs: np.ndarray) -> LikelyClasses:
-        """What to keep of a photo.
+        """Return what to keep of a photo.
 
         Args:
-            outputs: (C,) of the classifier, as ``settings.outputs`` says.
+            outputs: outputs of the classifier, (C,), as ``settings.outputs`` says.
 
         Raises:
-            PhotoError: not what the classifier should give.
+            PhotoError: the outputs are not finite, or not probabilities.
         """
         return self.row_of(softmax(self.calibrated(outputs)))
 
     def row_of(self, probability: np.ndarray) -> LikelyClasses:
-        """The same, of the calibrated probabilities (C,) of the photo."""
+        """Return what to keep of a photo with calibrated probabilities (C,)."""
         if self._native is not None:
             return LikelyClasses(*self._native.top(probability))
         top = np.argpartition(-probability, self.k - 1)[: self.k] if self.k < self.classes else np.arange(self.classes)
@@ -366,10 +344,13 @@ class ClassShares:
         return LikelyClasses(top.astype(np.int32), probability[top].astype(np.float32))
 
     def calibrated(self, outputs: np.ndarray) -> np.ndarray:
-        """(C,) float64 calibrated logits of a classifier's outputs (C,).
+        """Return calibrated logits (C,) in float64.
+
+        Args:
+            outputs: outputs of the classifier, (C,).
 
         Raises:
-            PhotoError: not what the classifier should give.
+            PhotoError: as :meth:`row`.
         """
         logits = self._logits(np.asarray(outputs, dtype=np.float64))
         if self.settings.scale:
@@ -379,31 +360,25 @@ class ClassShares:
         return logits / self.settings.temperature
 
     def estimate(self) -> Shares:
-        """The present shares; O(J C)."""
+        """Return the present shares."""
         if self._native is not None:
-            return Shares(*self._native.estimate(self._time, self._origin), len(self._slots))
-        weights = self._prior + np.concatenate([[0.0], self._evidence])
-        most = weights.max()
-        weights = np.exp(weights - most)
-        evidence = math.log(weights.sum()) + most
-        weights /= weights.sum()
-        fade = np.exp2(-(self._time - self._origin) * self._fading)
-        denominator = fade * self._photos + self._strength
-        personal = weights[1:] / denominator
-        share = (personal * fade) @ self._counts
-        share += (weights[0] + personal @ (fade * self._spread + self._strength)) * self._base
-        share *= 1 - self.settings.elsewhere
-        share += self.settings.elsewhere * self._base
-        return Shares(share / share.sum(), weights, evidence, len(self._slots))
+            return Shares(*self._native.estimate(), len(self._slots))
+        settings, (votes, spread, _, _, evidence) = self.settings, self._sums
+        none = 1 / (1 + math.exp(evidence - self._odds))
+        share = (self._counts + (spread + settings.strength) * self._base) / (votes + settings.strength)
+        share = none * self._base + (1 - none) * share
+        share = settings.elsewhere * self._base + (1 - settings.elsewhere) * share
+        likelier = math.log(settings.no_shift + (1 - settings.no_shift) * math.exp(evidence))
+        return Shares(share / share.sum(), np.array([none, 1 - none]), likelier, len(self._slots))
 
     def answer(self, outputs: np.ndarray) -> ShareAnswer:
-        """Probabilities of one photo with the class shares as its class prior.
+        """Answer one photo with the shares as its class prior.
 
         Args:
-            outputs: (C,) logits or probabilities of the classifier, as the settings say.
+            outputs: logits or probabilities of the classifier, (C,), as the settings say.
 
         Raises:
-            PhotoError: the outputs have NaN or infinite numbers, or are not probabilities.
+            PhotoError: as :meth:`row`.
         """
         found = self._answered(outputs)
         if found is not None:
@@ -459,7 +434,7 @@ class ClassShares:
         outputs = np.asarray(outputs)
         if self._native is None or self.settings.outputs != "logits" or outputs.shape != (self.classes,):
             return None
-        found = self._native.answer(self._time, self._origin, len(self), outputs, head)
+        found = self._native.answer(len(self), outputs, head)
         if found is None:
             return None
         logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept = found
@@ -486,105 +461,79 @@ class ClassShares:
 
     # ---- inside
 
-    def _count(self, slots: np.ndarray, first: bool = False) -> None:
-        """E-steps of the photos in these slots (r,) under the present shares, and the counts that follow."""
+    def _fold(self, slots: Sequence[int]) -> None:
+        """Count the photos of these slots, in this order."""
         if self._native is not None:
-            self._native.count(self._time, self._origin, slots)
+            self._native.fold(slots)
             return
-        if not len(slots):
-            return
-        index = self._index[slots]  # (r, k)
-        fade = np.exp2(-(self._time - self._origin) * self._fading)
-        scale = fade / (fade * self._photos + self._strength)
-        prior = (fade * self._spread + self._strength) / (fade * self._photos + self._strength)
-        share = scale[:, None, None] * self._counts[:, index] + prior[:, None, None] * self._base[index]  # (J, r, k)
-        owned = share * self._ratio[slots]
-        others = self._rest[slots] * np.maximum(1.0 - share.sum(-1), 0.0)  # (J, r)
-        total = np.maximum(owned.sum(-1) + others, _TINY)
-        owned /= total[..., None]
-        others /= total
-        weight = np.exp2(self._fading[:, None] * (self._born[slots] - self._origin))  # (J, r)
-        change = weight[..., None] * (owned - self._owned[slots].transpose(1, 0, 2))
-        for counts, part in zip(self._counts, change, strict=True):
-            np.add.at(counts, index, part)  # two photos may have the same class
-        self._spread += (weight * (others - self._others[slots].T)).sum(1)
-        self._owned[slots] = owned.transpose(1, 0, 2)
-        self._others[slots] = others.T
-        if first:
-            self._photos += weight.sum(1)
-            self._predicted[slots] = np.log(total).T
-            self._evidence += np.log(total).sum(1)
+        for slot in slots:
+            self._count(self._index[slot], self._kept[slot].astype(np.float64))
 
-    def _advance(self) -> None:
-        """One photo later: evidence fades, and counts are brought back to scale before they overflow."""
-        self._time += 1
-        self._evidence *= 2.0**-self._evidence_fading
-        halvings = (self._time - self._origin) * self._fading
-        if halvings.max() > _RESCALE:
-            fade = np.exp2(-halvings)
-            self._counts *= fade[:, None]
-            self._spread *= fade
-            self._photos *= fade
-            self._origin = self._time
+    def _count(self, index: np.ndarray, kept: np.ndarray) -> None:
+        """Count one photo by its k classes and their probabilities."""
+        settings, (votes, spread, known, unknown, evidence) = self.settings, self._sums
+        base, best = self._base[index], int(kept.argmax())
+        share = (self._counts[index] + (spread + settings.strength) * base) / (votes + settings.strength)
+        covered = max(1.0 - float(base.sum()), _TINY)
+        rest = max(0.0, 1.0 - float(kept.sum())) / covered if self.k < self.classes else 0.0
+        owned, others = share * kept / base, rest * max(1.0 - float(share.sum()), 0.0)
+        personal, is_known = max(float(owned.sum()) + others, _TINY), 1.0
+        if settings.background:
+            profile = self._background[index]
+            away = float((profile * kept / base).sum()) + rest * max(1.0 - float(profile.sum()), 0.0)
+            inside, outside = known + settings.known, (unknown + settings.unknown) * away**settings.contrast
+            is_known = inside / (inside + outside)
+        vote = is_known * float(kept[best]) ** 2
+        self._counts *= self._fade
+        if self.expected:
+            self._counts[index] += vote * owned / personal
+        else:
+            self._counts[index[best]] += vote
+        added = [vote, vote * others / personal if self.expected else 0.0, is_known, 1 - is_known]
+        self._sums[:4] = self._fade * self._sums[:4] + added
+        gained = math.log(1 - vote + vote * personal) - settings.penalty
+        self._sums[4] = min(max(self._evidence_fade * evidence + gained, _LEAST), _MOST)
 
     def _take_slot(self) -> int:
         if self._free:
             return self._free.pop()
-        if self._used == len(self._born):
-            self._grow(max(64, min(2 * self._used, self.settings.capacity)))
-        self._used += 1
-        return self._used - 1
-
-    def _grow(self, rows: int) -> None:
-        """Room for so many photos; 0: none."""
-        hypotheses = len(self._strength)
-        shapes: dict[str, tuple[tuple[int, ...], type]] = {
-            "_index": ((self.k,), np.int32),
-            "_ratio": ((self.k,), np.float32),
-            "_rest": ((), np.float32),
-            "_born": ((), np.int64),
-            "_live": ((), np.bool_),
-            "_owned": ((hypotheses, self.k), np.float32),
-            "_others": ((hypotheses,), np.float32),
-            "_predicted": ((hypotheses,), np.float32),
-        }
-        for name, (shape, kind) in shapes.items():
-            larger: np.ndarray = np.zeros((rows, *shape), kind)
-            if rows:
-                larger[: self._used] = getattr(self, name)[: self._used]
-            setattr(self, name, larger)
-        if rows:
+        used = len(self._slots)
+        if used == len(self._index):
+            more = max(64, min(used, self.settings.capacity))
+            self._index = np.concatenate([self._index, np.zeros((more, self.k), np.int32)])
+            self._kept = np.concatenate([self._kept, np.zeros((more, self.k), np.float32)])
             self._place()
-        else:
-            self._used = 0
+        return used
 
     def _find_native(self) -> NativeShares | None:
         try:
             from refocus.edge.runtimes.native_shares import NativeShares
         except RuntimeUnavailable:
             return None
-        settings = self.settings
-        of = {"base": self._base, "strength": self._strength, "fading": self._fading, "prior": self._prior}
-        calibration = self._scale, self._bias, settings.temperature
-        more = (
-            calibration,
-            self._evidence_fading,
-            settings.revisit,
-            (settings.with_head, settings.support, settings.gated),
-        )
-        return NativeShares(of, settings.elsewhere, self.classes, self.k, *more)
+        vectors = {"base": self._base, "background": self._background, "scale": self._scale, "bias": self._bias}
+        numbers = {name: getattr(self.settings, name) for name in _NUMBERS}
+        fading = {
+            "odds": self._odds,
+            "fade": self._fade,
+            "evidence_fade": self._evidence_fade,
+            "least": _LEAST,
+            "most": _MOST,
+        }
+        flags = {"expected": self.expected, "gated": self.settings.gated}
+        return NativeShares(self.classes, self.k, vectors, numbers | fading | flags | {"least": _LEAST, "most": _MOST})
 
     def _place(self) -> None:
-        """Tells the native arithmetic where the state is."""
+        """Pass the state's memory to the native arithmetic."""
         if self._native is not None:
-            names = "index", "ratio", "rest", "born", "owned", "others", "predicted"
-            self._native.place({name: getattr(self, f"_{name}") for name in (*names, *_SUMS)})
+            self._native.place(self._index, self._kept, self._counts, self._sums)
 
     @cached_property
     def _base(self) -> np.ndarray:
-        base = np.asarray(self.settings.base or np.full(self.classes, 1 / self.classes), dtype=np.float64)
-        normalised: np.ndarray = base / base.sum()
-        return normalised
+        return _normalised(self.settings.base or np.full(self.classes, 1 / self.classes))
+
+    @cached_property
+    def _background(self) -> np.ndarray:
+        return _normalised(self.settings.background) if self.settings.background else np.zeros(0)
 
     @cached_property
     def _scale(self) -> np.ndarray:
@@ -627,6 +576,27 @@ class ClassShares:
             )
         if not (all(one >= 0 for one in there) and sum(there) <= 1.001):  # NaN too
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
+
+
+def background_of(logits: np.ndarray) -> tuple[float, ...]:
+    """Return the class profile of photos that show none of the classes.
+
+    Such photos go where the classifier's mistakes go: to the classes that take the probability that the best class
+    leaves over. Few photos count less than the uniform distribution.
+
+    Args:
+        logits: calibrated logits of any photos, (n, C).
+
+    Returns:
+        Positive shares that sum to one, (C,).
+    """
+    photos, classes = logits.shape
+    left = np.exp(logits - logits.max(axis=1, keepdims=True))
+    left[np.arange(photos), logits.argmax(axis=1)] = 0
+    left /= np.maximum(left.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    part = _MOST_PROFILE * photos / (photos + _PROFILE_PHOTOS)
+    profile = part * left.mean(axis=0) + (1 - part) / classes
+    return tuple(float(f"{share:.5g}") for share in profile / profile.sum())
 
 
 def excess(without: np.ndarray, shift: np.ndarray, support: float) -> np.ndarray:
@@ -689,3 +659,9 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     exponential = np.exp(logits - logits.max())
     probability: np.ndarray = exponential / exponential.sum()
     return probability
+
+
+def _normalised(shares: Sequence[float] | np.ndarray) -> np.ndarray:
+    array = np.asarray(shares, dtype=np.float64)
+    normalised: np.ndarray = array / array.sum()
+    return normalised

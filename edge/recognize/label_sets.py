@@ -2,8 +2,9 @@
 
 Every label is a question of its own, answered yes or no. A classifier was trained where label c has the rate b(c); the
 photos of one person have another rate, s(c). Label by label this is the label shift of
-:mod:`refocus.edge.recognize.class_shares` with two classes, the label and its absence, and the same arithmetic
-(Saerens, Latinne and Decaestecker 2002), with the same prior, hypotheses and calibration, estimates s(c).
+:mod:`refocus.edge.recognize.class_shares` with two classes, the label and its absence. The same arithmetic estimates
+s(c), without a background: a photo that shows no label is a known one. A photo counts by its expectation, because a
+rare label is seldom the likelier answer.
 
 Notation: C labels, n photos.
 """
@@ -11,11 +12,11 @@ Notation: C labels, n photos.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
-from refocus.edge.bundle.manifest import MAX_SET_LABELS, Head, ShareCard
+from refocus.edge.bundle.manifest import MAX_SET_LABELS, SHARES_VERSION, Head, ShareCard
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, Shares, ShareSettings, softmax
@@ -62,8 +63,8 @@ class LabelShares:
                 f" each of at most {MAX_SET_LABELS} labels"
             )
         self.settings, self.classes, self.k = settings, classes, classes
-        one = replace(settings, outputs="logits", temperature=1.0, scale=(), bias=(), top=2)
-        self._labels = [ClassShares(replace(one, base=(rate, 1 - rate)), 2) for rate in base]
+        one = replace(settings, outputs="logits", temperature=1.0, scale=(), bias=(), background=(), top=2)
+        self._labels = [ClassShares(replace(one, base=(rate, 1 - rate)), 2, expected=True) for rate in base]
         self._trust = np.zeros(classes)  # of the shares in the last answer
 
     def clear(self) -> None:
@@ -126,7 +127,7 @@ class LabelShares:
         return logits / self.settings.temperature
 
     def estimate(self) -> Shares:
-        """The present rates (C,), and the mean weights of the hypotheses over labels."""
+        """Return the present rates (C,), and the mean weights over labels."""
         return _joined([label.estimate() for label in self._labels])
 
     def answer(self, outputs: np.ndarray) -> ShareAnswer:
@@ -203,9 +204,11 @@ AnyShares = ClassShares | LabelShares
 
 
 def settings_of(card: ShareCard) -> ShareSettings:
-    """The settings that a manifest states."""
-    fields = {name: getattr(card, name) for name in card.__struct_fields__ if name != "version"}
-    return ShareSettings(**fields)
+    """Return the settings that a manifest states."""
+    names = [field.name for field in fields(ShareSettings)]
+    if card.version < SHARES_VERSION:  # the rest belongs to another estimate
+        names = ["outputs", "temperature", "scale", "bias", "base", "with_head", "gated", "top", "capacity"]
+    return ShareSettings(**{name: getattr(card, name) for name in names})
 
 
 def shares_of(head: Head) -> AnyShares | None:

@@ -1,6 +1,6 @@
-"""The arithmetic of class shares in C (edge/runtimes/native_head/shares.h), in the library of the native head.
+"""Class shares in C (edge/runtimes/native_head/shares.h), in the library of the native head.
 
-One photo takes some hundred calls of numpy on arrays of a few numbers, which cost more than the arithmetic. Importing
+One photo takes some fifty calls of numpy on arrays of a few numbers, which cost more than the arithmetic. Importing
 this module raises RuntimeUnavailable where the library was not built, or has no class shares.
 """
 
@@ -16,54 +16,35 @@ import numpy as np
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes.native_library import LIBRARY, NativeLibrary
 
-VERSION = 3
-_POINTERS = {
-    "base": np.float64,
-    "strength": np.float64,
-    "fading": np.float64,
-    "prior": np.float64,
-}
-_STATE = {
-    "index": np.int32,
-    "ratio": np.float32,
-    "rest": np.float32,
-    "born": np.int64,
-    "owned": np.float32,
-    "others": np.float32,
-    "predicted": np.float32,
-    "counts": np.float64,
-    "spread": np.float64,
-    "photos": np.float64,
-    "evidence": np.float64,
-}
-_VECTORS = "logits", "shared", "plain", "shift", "alone", "shares"
+VERSION = 4
+_VECTORS = "base", "background", "scale", "bias"
+_NUMBERS = (
+    *("temperature", "strength", "known", "unknown", "contrast", "fade", "evidence_fade", "odds"),
+    *("penalty", "least", "most", "elsewhere", "support", "with_head"),
+)
+_FLAGS = "expected", "gated"
+_MEMORY = {"index": np.int32, "kept": np.float32, "counts": np.float64, "sums": np.float64}
+_ANSWERS = "logits", "shared", "plain", "shift", "alone", "shares"
 
 
 class _State(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_int64) for name in ("classes", "top", "hypotheses")),
-        *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("elsewhere", ctypes.c_double),
-        *((name, ctypes.c_void_p) for name in _STATE),
+        *((name, ctypes.c_int64) for name in ("classes", "top")),
+        *((name, ctypes.c_void_p) for name in _VECTORS),
+        *((name, ctypes.c_double) for name in _NUMBERS),
+        *((name, ctypes.c_int32) for name in _FLAGS),
+        *((name, ctypes.c_void_p) for name in _MEMORY),
     ]
-
-
-class _Calibration(ctypes.Structure):
-    _fields_ = [("scale", ctypes.c_void_p), ("bias", ctypes.c_void_p), ("temperature", ctypes.c_double)]
 
 
 class _Answer(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("outputs", "head")),
-        ("exponent", ctypes.c_double),
-        ("support", ctypes.c_double),
-        ("gated", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in (*_VECTORS, "scratch", "weights", "said", "index", "kept")),
+        (name, ctypes.c_void_p) for name in ("outputs", "head", *_ANSWERS, "scratch", "weights", "said", "index", "row")
     ]
 
 
 def load(path: Path = LIBRARY) -> ctypes.CDLL:
-    """The library with the functions of shares.h.
+    """Load the library with the functions of shares.h.
 
     Raises:
         RuntimeUnavailable: there is none, it has no class shares, or those of another version.
@@ -76,14 +57,11 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
         raise RuntimeUnavailable(f"{path.name} has no class shares; install refocus-edge again") from None
     if version != VERSION:
         raise RuntimeUnavailable(f"{path.name} has class shares of version {version}, this refocus needs {VERSION}")
-    integer, pointer, number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
-    library.refocus_shares_add.restype = integer
-    library.refocus_shares_add.argtypes = [
-        pointer, integer, integer, number, integer, pointer, pointer, pointer, integer, pointer]  # fmt: skip
-    library.refocus_shares_forget.argtypes = [pointer, integer, integer, number, integer]
-    library.refocus_shares_answer.argtypes = [pointer, pointer, integer, integer, integer, pointer]
-    library.refocus_shares_count.argtypes = [pointer, integer, integer, pointer, integer, ctypes.c_int32, pointer]
-    library.refocus_shares_estimate.argtypes = [pointer, integer, integer, pointer, pointer]
+    integer, pointer = ctypes.c_int64, ctypes.c_void_p
+    library.refocus_shares_fold.argtypes = [pointer, pointer, integer]
+    library.refocus_shares_fold.restype = None
+    library.refocus_shares_estimate.argtypes = [pointer, pointer, pointer]
+    library.refocus_shares_answer.argtypes = [pointer, integer, pointer]
     library.refocus_shares_top.argtypes = [integer, integer, pointer, pointer, pointer]
     return library
 
@@ -97,7 +75,7 @@ class NativeAnswer(NamedTuple):
     Attributes:
         logits, shared_logits, plain_logits, shift, alone, shares: (C,) of the answer; of the classifier with shares and
             without, calibrated; log(s / b); the probabilities without; the shares.
-        weights: (J + 1,) of "no shift" and of the hypotheses.
+        weights: (2,) of "no shift" and of the person's shares.
         evidence, trust, moved: of the shares; how far they moved the answer.
         classes, kept: (k,) what is kept of the photo.
     """
@@ -120,125 +98,84 @@ class NativeShares:
     """The functions for the state of one person.
 
     Args:
-        settings: ``base`` (C,), ``strength`` and ``fading`` (J,), ``prior`` (J + 1,), as the header says.
-        elsewhere: as in the settings of the bundle.
-        classes, top: C, k.
-        calibration: ``scale`` and ``bias`` (C,), or empty, and the temperature.
-        evidence_fading: halvings a photo.
-        revisit: older photos whose E-step is repeated with each new one.
-        beside: exponent of the shares beside a head with a history of its own, the least support of classes that
-            shares may favour, and whether the head is gated.
+        classes: C.
+        top: k.
+        vectors: ``base``, and ``background``, ``scale`` and ``bias``, (C,) each or empty.
+        settings: numbers and flags of the settings, and what follows from them, as the header names them.
     """
 
     def __init__(
-        self,
-        settings: Mapping[str, np.ndarray],
-        elsewhere: float,
-        classes: int,
-        top: int,
-        calibration: tuple[np.ndarray, np.ndarray, float],
-        evidence_fading: float,
-        revisit: int,
-        beside: tuple[float, float, bool],
+        self, classes: int, top: int, vectors: Mapping[str, np.ndarray], settings: Mapping[str, float | bool]
     ) -> None:
-        self._kept = {name: np.ascontiguousarray(settings[name], dtype=kind) for name, kind in _POINTERS.items()}
-        pointers = {name: value.ctypes.data for name, value in self._kept.items()}
-        self._classes, self._top, self._hypotheses = classes, top, len(settings["strength"])
-        self._state = _State(classes, top, self._hypotheses, elsewhere=elsewhere, **pointers)
+        self._vectors = {name: np.ascontiguousarray(vectors[name], dtype=np.float64) for name in _VECTORS}
+        pointers = {name: value.ctypes.data if value.size else None for name, value in self._vectors.items()}
+        self._classes, self._top = classes, top
+        self._state = _State(classes, top, **pointers, **settings)
         self._where = ctypes.addressof(self._state)
-        *vectors, temperature = calibration
-        self._vectors = [np.ascontiguousarray(vector, dtype=np.float64) for vector in vectors]
-        self._calibration = _Calibration(*(v.ctypes.data if v.size else None for v in self._vectors), temperature)
-        self._calibrated = ctypes.addressof(self._calibration)
-        self._fading = evidence_fading
         # Memory whose place is known: to ask numpy for an address costs as much as the arithmetic.
-        self._slots, self._scratch = np.empty(revisit, np.int64), np.empty(max(1, revisit) * (top + 1))
-        self._index, self._share = np.empty(top, np.int32), np.empty(top, np.float32)
-        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + self._hypotheses + 4)
-        memory = self._index, self._share, self._slots, self._scratch
-        self._row = tuple(value.ctypes.data for value in memory)
-        self._answer = _Answer(self._in.ctypes.data, None, *beside)
-        parts = {name: number * classes for number, name in enumerate((*_VECTORS, "scratch"))}
-        parts |= {"weights": 8 * classes, "said": 8 * classes + self._hypotheses + 1}
-        for name, start in parts.items():
+        self._index, self._row = np.empty(top, np.int32), np.empty(top, np.float32)
+        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + 5)
+        self._slot = np.empty(1, np.int64)
+        self._one = self._slot.ctypes.data
+        self._answer = _Answer(self._in.ctypes.data)
+        parts = {name: number * classes for number, name in enumerate((*_ANSWERS, "scratch"))}
+        for name, start in (parts | {"weights": 8 * classes, "said": 8 * classes + 2}).items():
             setattr(self._answer, name, self._out[start:].ctypes.data)
-        self._answer.index, self._answer.kept = self._row[:2]
+        self._answer.index, self._answer.row = self._index.ctypes.data, self._row.ctypes.data
         self._head = self._in[1].ctypes.data
         self._answered = ctypes.addressof(self._answer)
 
-    def place(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Names the memory of the state, which must stay where it is until the next call."""
-        for name, kind in _STATE.items():
-            value = arrays[name]
+    def place(self, *arrays: np.ndarray) -> None:
+        """Set the memory of the state, which must stay where it is until the next call.
+
+        Args:
+            arrays: classes and probabilities of the slots, (slots, k) each; counts (C,); sums (5,).
+        """
+        for (name, kind), value in zip(_MEMORY.items(), arrays, strict=True):
             if value.dtype != kind or not value.flags.c_contiguous:
                 raise ValueError(f"{name}: expected contiguous {np.dtype(kind)}, got {value.dtype}")
             setattr(self._state, name, value.ctypes.data)
 
-    def count(self, time: int, origin: int, slots: np.ndarray) -> None:
-        """E-steps of the photos in these slots (n,), which were counted before, and the sums that follow."""
-        slots = np.ascontiguousarray(slots, dtype=np.int64)
-        scratch = np.empty(len(slots) * (self._top + 1))
-        data = slots.ctypes.data, len(slots), 0, scratch.ctypes.data
-        _FUNCTIONS.refocus_shares_count(self._where, time, origin, *data)
+    def fold(self, slots: Sequence[int]) -> None:
+        """Count the photos of these slots, in this order."""
+        if len(slots) == 1:
+            self._slot[0] = slots[0]
+            _FUNCTIONS.refocus_shares_fold(self._where, self._one, 1)
+        else:
+            many = np.array(slots, dtype=np.int64)
+            _FUNCTIONS.refocus_shares_fold(self._where, many.ctypes.data, len(many))
 
-    def add(
-        self, time: int, origin: int, slot: int, row: tuple[np.ndarray, np.ndarray], revisited: Sequence[int]
-    ) -> int:
-        """Adds a photo in an empty slot, and repeats the E-step of others.
+    def estimate(self) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return shares (C,), weights (2,) and evidence."""
+        shares, weights = np.empty(self._classes), np.empty(2)
+        evidence = _FUNCTIONS.refocus_shares_estimate(self._where, shares.ctypes.data, weights.ctypes.data)
+        return shares, weights, float(evidence)
 
-        Args:
-            row: classes (k,), different ones below C, and their probabilities (k,).
-            revisited: at most ``revisit`` slots.
-
-        Returns:
-            the time to which the sums are scaled.
-        """
-        self._index[:], self._share[:] = row
-        self._slots[: len(revisited)] = revisited
-        index, share, slots, scratch = self._row
-        data = index, share, slots, len(revisited), scratch
-        return int(_FUNCTIONS.refocus_shares_add(self._where, time, origin, self._fading, slot, *data))
-
-    def forget(self, time: int, origin: int, slot: int) -> None:
-        """Takes a photo's contribution out of the sums."""
-        _FUNCTIONS.refocus_shares_forget(self._where, time, origin, self._fading, slot)
-
-    def estimate(self, time: int, origin: int) -> tuple[np.ndarray, np.ndarray, float]:
-        """Shares (C,), weights (J + 1,) and evidence."""
-        shares, weights = np.empty(self._classes), np.empty(self._hypotheses + 1)
-        data = shares.ctypes.data, weights.ctypes.data
-        evidence = float(_FUNCTIONS.refocus_shares_estimate(self._where, time, origin, *data))
-        return shares, weights, evidence
-
-    def answer(
-        self, time: int, origin: int, photos: int, outputs: np.ndarray, head: np.ndarray | None = None
-    ) -> NativeAnswer | None:
-        """The answer to a photo behind so many.
+    def answer(self, photos: int, outputs: np.ndarray, head: np.ndarray | None = None) -> NativeAnswer | None:
+        """Answer one photo.
 
         Args:
-            outputs: (C,) of the classifier without history.
-            head: (C,) logits of a head with a history of its own, which then answers beside shares.
+            photos: number of photos before it.
+            outputs: outputs of the classifier without history, (C,).
+            head: logits (C,) of a head with a history, which then answers with shares.
 
         Returns:
-            None where the outputs are not finite.
+            The answer; None if the outputs are not finite.
         """
         self._in[0] = outputs
         if head is not None:
             self._in[1] = head
         self._answer.head = None if head is None else self._head
-        where = self._where, self._calibrated, time, origin, photos, self._answered
-        if _FUNCTIONS.refocus_shares_answer(*where):
+        if _FUNCTIONS.refocus_shares_answer(self._where, photos, self._answered):
             return None
         classes = self._classes
         logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
-        rest = self._out[8 * classes :].copy()
-        *said, evidence, trust, moved = rest.tolist()
-        kept = self._index.copy(), self._share.copy()
-        weights = rest[: len(said)]
+        weights, (evidence, trust, moved) = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :].tolist()
+        kept = self._index.copy(), self._row.copy()
         return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept)
 
     def top(self, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The k most likely classes (k,), in order, and their probabilities (k,), float32."""
+        """Return the k most likely classes (k,), in order, and their probabilities (k,), float32."""
         classes, kept = np.empty(self._top, dtype=np.int32), np.empty(self._top, dtype=np.float32)
         probability = np.ascontiguousarray(probability, dtype=np.float64)
         data = [value.ctypes.data for value in (probability, classes, kept)]

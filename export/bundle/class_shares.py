@@ -1,9 +1,11 @@
-"""Class shares for any bundle: what its manifest says so that a device estimates which classes a person meets.
+"""Class shares for any bundle: the settings with which a device estimates them.
 
-Nothing is trained. The classifier's probabilities are calibrated by one temperature (Guo et al., "On calibration of
-modern neural networks", ICML 2017): the one that training fitted on validation photos, or else the one under which the
-labels of the given photos are likeliest. Where there is neither, a bundle has no shares unless they are asked for:
-shares over a classifier that is too unsure make answers worse.
+Nothing is trained. The class profile of unknown photos needs no labels: it is the mean of the probability that the best
+class of each given photo leaves to the others, mixed with the class shares of training. The classifier's probabilities
+are calibrated by one temperature (Guo et al., "On calibration of modern neural networks", ICML 2017): the one that
+training fitted on validation photos, or else the one under which the labels of the given photos are likeliest. Where
+there is neither, a bundle has no shares unless they are asked for: shares over a classifier that is too unsure make
+answers worse.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import msgspec
 import numpy as np
 
 from refocus.edge.bundle import SET_SHARES_VERSION, SHARES_VERSION, Head, ShareCard
-from refocus.edge.recognize import ShareSettings, label_set
+from refocus.edge.recognize import ShareSettings, background_of, label_set
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams, distinct, labels_of
@@ -64,6 +66,8 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object], 
         temperature, how = 1.0, f"not calibrated: {few}"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
     version = SET_SHARES_VERSION if head.several else SHARES_VERSION
+    if not head.several:
+        settings["background"] = background_of(logits / temperature)
     return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
 
 
@@ -122,8 +126,7 @@ def _label_settings(head: Head) -> dict[str, Any]:
             f"--personalise shares: {head.name} does not say how often training photos have each label; train it again"
         )
     capacity = max(1, min(ShareSettings.capacity, MOST_ROWS // len(rates)))
-    top, revisit = min(ShareSettings.top, len(rates)), min(ShareSettings.revisit, capacity)
-    return {"base": tuple(rates), "capacity": capacity, "top": top, "revisit": revisit}
+    return {"base": tuple(rates), "capacity": capacity, "top": min(ShareSettings.top, len(rates))}
 
 
 def _temperature(head: Head, logits: np.ndarray, labels: Sequence[str]) -> float:

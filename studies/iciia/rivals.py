@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.methods.iciia.delivery import calibrate, plain_logits
-from refocus.edge.recognize import ClassShares, ShareSettings
+from refocus.edge.recognize import ClassShares, ShareSettings, background_of
 from studies.iciia.labelled_baselines import (
     LabelledRecipe,
     Split,
@@ -97,7 +97,9 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
     def compute() -> dict[str, Any]:
         started, test = time.monotonic(), first_clients(bench.split("test", heterogeneity), TEST_CLIENTS)
         plain, validation = bench.prepared.plain, bench.split("validation")
-        settings = ShareSettings(temperature=calibrate(plain_logits(plain, validation), validation.table.label))
+        known = plain_logits(plain, validation)
+        temperature = calibrate(known, validation.table.label)
+        settings = ShareSettings(temperature=temperature, background=background_of(known / temperature))
         logits, shares = plain_logits(plain, test), ClassShares(settings, plain.out_features)
         windows, clients = targets_of(test, bench.targets_per_client, bench.history)
         right: dict[str, list[bool]] = {"plain": [], "personal": []}

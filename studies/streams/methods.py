@@ -69,7 +69,7 @@ class CountedShares(Original):
     def __init__(self, knowledge: Knowledge, settings: ShareSettings, labels: Sequence[int]) -> None:
         super().__init__(knowledge)
         base = np.array(settings_for(knowledge, settings).base)
-        counts, strength = np.bincount(np.asarray(labels, dtype=int), minlength=len(base)), settings.strengths[0]
+        counts, strength = np.bincount(np.asarray(labels, dtype=int), minlength=len(base)), settings.strength
         shares = (counts + strength * base) / (len(labels) + strength)
         self._ratio = ratio_of(shares, base, settings.elsewhere)
 

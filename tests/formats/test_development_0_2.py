@@ -44,8 +44,11 @@ def assert_answers(bundle: Path, made: Path, tmp_path: Path, recorded: str) -> N
     """Check that photos which a new profile sees one after the other get the answers that were recorded."""
     expected = json.loads((made / "answers.json").read_text())[recorded]
     with Recognizer(load_bundle(bundle), tmp_path / "anna.history.sqlite3", threads=1) as recognizer:
-        for photo, answer in zip(sorted((made / "photos").iterdir()), expected, strict=True):
+        for number, (photo, answer) in enumerate(zip(sorted((made / "photos").iterdir()), expected, strict=True)):
             found = recognizer.recognize(photo.read_bytes())
+            if found.shared is not None and number:  # shares of version 1 get the estimate of today
+                assert found.shared.estimate.photos == number
+                continue
             assert list(found.labels[:3]) == answer["labels"]
             np.testing.assert_allclose(found.logits, answer["logits"], atol=1e-3)
 

@@ -22,7 +22,15 @@ from refocus.cloud_train.data.label_loss import right
 from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
-from refocus.edge.recognize import ClassShares, LabelShares, ShareAnswer, ShareSettings, beside_head, sigmoid
+from refocus.edge.recognize import (
+    ClassShares,
+    LabelShares,
+    ShareAnswer,
+    ShareSettings,
+    background_of,
+    beside_head,
+    sigmoid,
+)
 
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
 CLOSE = 0.001  # of accuracy: what people cannot tell
@@ -187,8 +195,10 @@ def logits_in_every_way(
             :func:`foreigners_of`. Nobody is answered so where only one has photos enough.
         base: of :class:`ShareSettings`.
     """
-    kind = LabelShares if bank.table.several else ClassShares
-    shares = kind(ShareSettings(temperature=temperature, gated=gated, base=base), head.plain.out_features)
+    several = bank.table.several
+    profile = () if several else background_of(plain / temperature)
+    settings = ShareSettings(temperature=temperature, gated=gated, base=base, background=profile)
+    shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
     homes = [bank.table.home(rows) for rows in people]
     for number, rows in enumerate(people):

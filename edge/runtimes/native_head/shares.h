@@ -1,94 +1,68 @@
-/* The arithmetic of class shares, for one photo: docs/formats/class-shares.md, edge/recognize/class_shares.py. Plain C11
- * and the mathematical functions of the C library; no allocation.
+/* The arithmetic of class shares: docs/formats/class-shares.md, edge/recognize/class_shares.py. Plain C11 and the
+ * mathematical functions of the C library; no allocation.
  *
- * Notation: C classes, k most likely classes that are kept of a photo, J hypotheses. */
+ * Notation: C classes, k most likely classes that are kept of a photo. Vectors are (C) unless a comment gives a shape. */
 #ifndef REFOCUS_SHARES_H
 #define REFOCUS_SHARES_H
 
 #include "head.h"
 
-#define REFOCUS_SHARES_VERSION 3 /* of this interface */
+#define REFOCUS_SHARES_VERSION 4 /* of this interface */
 
-/* Memory of the caller: settings, what is kept of each photo by its slot, and sums over photos. */
+/* Settings of a bundle, and the state of one person, in memory of the caller. */
 struct refocus_shares {
-    int64_t classes, top, hypotheses;
-    const double *base;     /* (C) b */
-    const double *strength; /* (J) a */
-    const double *fading;   /* (J) halvings a photo */
-    const double *prior;    /* (J + 1) logarithms: of "no shift" and of each hypothesis */
-    double elsewhere;
-    int32_t *index;         /* (slots, k) classes of a photo */
-    float *ratio;           /* (slots, k) p / b of these */
-    float *rest;            /* (slots) p / b of all others */
-    int64_t *born;          /* (slots) when the photo came */
-    float *owned;           /* (slots, J, k) responsibilities */
-    float *others;          /* (slots, J) of all other classes */
-    float *predicted;       /* (slots, J) logarithm of the photo's likelihood before it was counted */
-    double *counts;         /* (J, C) N, scaled to the time `origin` */
-    double *spread;         /* (J) R, likewise */
-    double *photos;         /* (J) n, likewise */
-    double *evidence;       /* (J) E */
-};
-
-/* REFOCUS_SHARES_VERSION of the library. */
-REFOCUS_API int32_t refocus_shares_version(void);
-
-/* E-steps of the photos in some slots (n) under the present shares, and the sums that follow. `first`: they are new.
- * scratch: n (k + 1) numbers. */
-REFOCUS_API void refocus_shares_count(
-    const struct refocus_shares *state, int64_t time, int64_t origin, const int64_t *slots, int64_t n, int32_t first,
-    double *scratch);
-
-/* The shares (C), the weights (J + 1) of "no shift" and the hypotheses; returns the evidence. */
-REFOCUS_API double refocus_shares_estimate(
-    const struct refocus_shares *state, int64_t time, int64_t origin, double *shares, double *weights);
-
-/* Adds a photo in a slot that is empty: refocus_shares_count for it, then for the slots (n) of older photos that are
- * revisited. Returns the time to which the sums are scaled, which this may move on to time + 1. The classes must be k different
- * ones below C.
- *
- * time: photos added before it. evidence_fading: halvings a photo. scratch: max(1, n) (k + 1) numbers. */
-REFOCUS_API int64_t refocus_shares_add(
-    const struct refocus_shares *state, int64_t time, int64_t origin, double evidence_fading, int64_t slot,
-    const int32_t *classes, const float *probabilities, const int64_t *slots, int64_t n, double *scratch);
-
-/* Takes a photo's contribution out of the sums, and empties its slot. time, origin: as of the sums. */
-REFOCUS_API void refocus_shares_forget(
-    const struct refocus_shares *state, int64_t time, int64_t origin, double evidence_fading, int64_t slot);
-
-/* How a classifier's outputs become logits. */
-struct refocus_calibration {
-    const double *scale; /* (C), or NULL: ones */
-    const double *bias;  /* (C), or NULL: zeros */
+    int64_t classes, top;
+    const double *base;       /* b */
+    const double *background; /* B, or NULL: no such component */
+    const double *scale;      /* of calibration, or NULL: ones */
+    const double *bias;       /* or NULL: zeros */
     double temperature;
+    double strength, known, unknown; /* weights of the priors, in photos */
+    double contrast;                 /* exponent of the likelihood ratio of unknown photos */
+    double fade, evidence_fade;      /* factors per photo */
+    double odds;                     /* log odds of "no shift" before the first photo */
+    double penalty, least, most;     /* evidence that a photo costs, and its limits */
+    double elsewhere, support;
+    double with_head;                /* exponent of the shares in the answer of a head with a history */
+    int32_t expected;                /* whether a photo counts for all of its classes */
+    int32_t gated;                   /* whether the trust decides how far such a head is followed */
+    const int32_t *index;            /* (slots, k) classes of a photo */
+    const float *kept;               /* (slots, k) and their probabilities */
+    double *counts;                  /* N */
+    double *sums;                    /* (5) votes, those of classes beyond k, known and unknown photos, evidence */
 };
 
-/* What is computed for one photo, and the memory of the caller for it. Vectors are (C). */
+/* One answer, in memory of the caller. */
 struct refocus_share_answer {
     const double *outputs; /* of the classifier without history */
-    const double *head;    /* logits of a head with a history of its own, or NULL */
-    double exponent;       /* of the shares beside such a head */
-    double support;        /* least part of the largest probability without shares that a class needs to gain on its class; 0: none */
-    int32_t gated;         /* whether the trust decides how far it is followed */
+    const double *head;    /* logits of a head with a history, or NULL */
     double *logits;        /* of the answer */
     double *shared;        /* of the classifier with shares */
     double *plain;         /* of the classifier without, calibrated */
     double *shift;         /* log(s / b), not bounded */
     double *alone;         /* probabilities of these */
     double *shares;
-    double *scratch;       /* two vectors */
-    double *weights;       /* (J + 1) of "no shift" and of each hypothesis */
-    double *said;          /* (3) evidence, trust, and how far shares moved the answer: half the L1 distance to the one without */
-    int32_t *index;        /* (k) what is kept of the photo: its classes */
-    float *kept;           /* (k) and their probabilities */
+    double *scratch; /* two vectors */
+    double *weights; /* (2) of "no shift" and of the person's shares */
+    double *said;    /* (3) evidence, trust, and half the L1 distance to the answer without shares */
+    int32_t *index;  /* (k) what is kept of the photo: its classes */
+    float *row;      /* (k) and their probabilities */
 };
 
-/* The answer to one photo. Returns 0, or -1 where the outputs hold NaN or infinity. photos: how many were counted. */
+/* REFOCUS_SHARES_VERSION of the library. */
+REFOCUS_API int32_t refocus_shares_version(void);
+
+/* Counts the photos of some slots (n), in this order. Classes of a slot must be k different ones below C. */
+REFOCUS_API void refocus_shares_fold(const struct refocus_shares *state, const int64_t *slots, int64_t n);
+
+/* The shares, and the weights (2) of "no shift" and of the person's; returns the evidence. */
+REFOCUS_API double refocus_shares_estimate(const struct refocus_shares *state, double *shares, double *weights);
+
+/* The answer to one photo. Returns 0, or -1 where the outputs hold NaN or infinity. photos: number of counted ones. */
 REFOCUS_API int32_t refocus_shares_answer(
-    const struct refocus_shares *state, const struct refocus_calibration *calibration, int64_t time, int64_t origin,
-    int64_t photos, const struct refocus_share_answer *answer);
+    const struct refocus_shares *state, int64_t photos, const struct refocus_share_answer *answer);
 
 /* The k largest of the probabilities (C), in descending order, ties by the smaller class. */
-REFOCUS_API void refocus_shares_top(int64_t classes, int64_t k, const double *probability, int32_t *index, float *kept);
+REFOCUS_API void refocus_shares_top(int64_t classes, int64_t k, const double *probability, int32_t *index, float *row);
 
 #endif

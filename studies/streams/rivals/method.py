@@ -22,6 +22,7 @@ class Knowledge:
         bias: bias of the plain classifier, (C,).
         means: class means of the training features, each feature divided by its length, (C, D).
         variance: variance of these within a class, pooled over classes, (D,).
+        background: class profile of unknown photos, from validation photos, (C,); empty: none.
     """
 
     temperature: float
@@ -30,6 +31,7 @@ class Knowledge:
     bias: np.ndarray
     means: np.ndarray
     variance: np.ndarray
+    background: tuple[float, ...] = ()
 
 
 class StreamMethod(Protocol):

@@ -14,9 +14,13 @@ from studies.streams.rivals.method import Knowledge, softmax
 
 
 def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
-    """Return settings with the calibration and class shares of training."""
+    """Return settings with the calibration and class shares of training.
+
+    The class profile of unknown photos is that of the validation photos.
+    """
     base = tuple(np.maximum(knowledge.base, 1e-6) / np.maximum(knowledge.base, 1e-6).sum())
-    return replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
+    fitted = replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
+    return replace(fitted, background=knowledge.background)
 
 
 class SharesMethod:

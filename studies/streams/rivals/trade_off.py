@@ -82,7 +82,7 @@ def _familiar(told: Told, least: float) -> np.ndarray:
 
 # Name -> grid and function of the logits of the answers (G, C); each grid holds shares back increasingly.
 FAMILIES: Mapping[str, tuple[tuple[float, ...], Callable[[Told, float], np.ndarray]]] = {
-    "elsewhere": ((0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5), _elsewhere),
+    "elsewhere": ((0.02, 0.05, 0.1, 0.2, 0.25, 0.3, 0.4, 0.5), _elsewhere),
     "exponent": ((0.85, 0.7, 0.55, 0.4, 0.25), _exponent),
     "trust": ((0.8, 0.9, 0.93, 0.95, 0.97, 0.99), _trust),
     "familiar": ((-0.2, -0.1, 0.0, 0.1, 0.2), _familiar),

@@ -327,7 +327,7 @@ def test_a_model_that_counts_is_not_warm_without_photos(originals, old, counting
     answers(counting["window"], tmp_path / "p", seen[:6])
     if not originals:
         shutil.rmtree(tmp_path / "photos")
-    few = variant(old / "bundles" / "personal", tmp_path / "few", half_lives=(0.0, 3.0), strengths=(2.5,))
+    few = variant(old / "bundles" / "personal", tmp_path / "few", half_life=3.0, strength=2.5)
     with DualWriteRecognizer(Recognizer(counting["window"]), Recognizer(few), tmp_path / "p") as moving:
         moving.migration.start()
         assert moving.migration.status().enough == 3
@@ -344,10 +344,10 @@ def test_a_model_that_counts_is_not_warm_without_photos(originals, old, counting
 
 
 def test_what_a_model_that_counts_looks_back_on_is_never_more_than_it_keeps(old, counting, tmp_path):
-    for keeping, wanted in ((RetentionPolicy(), 32), (RetentionPolicy(20), 20)):
+    for keeping, wanted in ((RetentionPolicy(), 46), (RetentionPolicy(20), 20)):
         with Recognizer(counting["none"], threads=1, keeping=keeping) as recognizer:
             assert (recognizer.window, recognizer.looks_back) == (0, wanted)
-    few = variant(old / "bundles" / "personal", tmp_path / "few", strengths=(1e9,), capacity=8)
+    few = variant(old / "bundles" / "personal", tmp_path / "few", strength=1e9, capacity=8)
     with Recognizer(few, threads=1) as recognizer:
         assert recognizer.looks_back == 8
     with Recognizer(counting["none"], threads=1, shares=False) as recognizer:
@@ -473,4 +473,4 @@ def test_an_answer_without_shares_or_history_is_calibrated_as_the_one_with_them(
 def test_the_card_states_every_setting(counting):
     card = counting["none"].manifest.heads[0].personalisation.shares
     assert settings_of(card) == ShareSettings()
-    assert set(asdict(ShareSettings())) == {*card.__struct_fields__} - {"version"}
+    assert set(asdict(ShareSettings())) == {*card.__struct_fields__} - {"version", "strengths", "half_lives", "revisit"}

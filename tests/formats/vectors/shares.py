@@ -9,10 +9,12 @@ from typing import Any
 from pieces import add, alone, at, changed, streaming, window
 
 SHARES: dict[str, Any] = {
-    "version": 1, "outputs": "logits", "temperature": 1.0, "scale": [], "bias": [], "base": [],
-    "strengths": [1.0, 16.0], "half_lives": [0.0, 8.0], "no_shift": 0.5, "elsewhere": 0.1,
-    "evidence_half_life": 32.0, "with_head": 0.5, "top": 2, "revisit": 3, "capacity": 64,
+    "version": 3, "outputs": "logits", "temperature": 1.0, "scale": [], "bias": [], "base": [], "background": [],
+    "strength": 1.5, "known": 3.0, "unknown": 2.0, "contrast": 2.0, "half_life": 8.0, "no_shift": 0.5, "penalty": 0.05,
+    "evidence_half_life": 32.0, "elsewhere": 0.1, "with_head": 0.5, "gated": False, "support": 0.0, "top": 2,
+    "capacity": 64,
 }  # fmt: skip
+REQUIRED = "version", "outputs", "temperature", "with_head", "top", "capacity"
 PLACE = "heads.0.personalisation.shares"
 
 
@@ -31,25 +33,28 @@ def manifests() -> None:
     for value in (0, 0.25):
         bounded = changed(alone(), shared(support=value))
         add(f"shares-support-{value}", f"{rule}: their shift may be bounded", bounded, True, "shares")
-    vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75]}
+    vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75], "background": [0.5, 0.5]}
     add("shares-vectors", f"{rule}: one number for each class", changed(alone(), shared(**vectors)), True, "shares")
-    least = {"scale": ..., "bias": ..., "base": ...}
+    least: dict[str, Any] = {name: ... for name in SHARES if name not in REQUIRED}
     add("shares-least", f"{rule}: fields with a default", changed(alone(), shared(**least)), True, "shares")
-    most = {"strengths": [1.0] * 8, "half_lives": [0.0, 1e9], "top": 256, "capacity": 2**20, "revisit": 2**20}
+    most = {"strength": 1e9, "known": 1e9, "unknown": 1e9, "half_life": 1e9, "top": 256, "capacity": 2**20}
     add("shares-most", f"{rule}: the largest values", changed(alone(), shared(**most)), True, "shares")
-    for field in SHARES:
-        if field not in least:
-            without = changed(alone(), shared(**{field: ...}))
-            add(f"shares-missing-{field}", "required fields must be there", without, False, "shares")
+    earlier = {"version": 1, "strengths": [1.0, 16.0], "half_lives": [0.0, 8.0], "revisit": 4}
+    add("shares-earlier", f"{rule}: version 1 is read", changed(alone(), shared(**least | earlier)), True, "shares")
+    for field in REQUIRED:
+        without = changed(alone(), shared(**{field: ...}))
+        add(f"shares-missing-{field}", "required fields must be there", without, False, "shares")
     for number, (field, value) in enumerate((
-        ("version", 0), ("version", 2), ("version", "1"), ("outputs", "scores"), ("outputs", None),
-        ("temperature", 0), ("temperature", -1.0), ("temperature", 1000.5), ("temperature", "1"), ("strengths", []),
-        ("strengths", [0]), ("strengths", [-1.0]), ("strengths", [1e10]), ("strengths", 1.0), ("strengths", [1.0] * 9),
-        ("half_lives", []), ("half_lives", [-1]), ("half_lives", [1e10]), ("no_shift", 1), ("no_shift", -0.1),
-        ("elsewhere", 1.1), ("elsewhere", -0.1), ("evidence_half_life", -1), ("evidence_half_life", 1e10), ("with_head", 1.5), ("with_head", -0.5), ("with_head", "half"),
-        ("top", 0), ("top", 257), ("top", 2.0), ("revisit", -1), ("revisit", 65), ("capacity", 0), ("capacity", 2**20 + 1),
+        ("version", 0), ("version", 4), ("version", 5), ("version", "1"), ("outputs", "scores"), ("outputs", None),
+        ("temperature", 0), ("temperature", -1.0), ("temperature", 1000.5), ("temperature", "1"), ("strength", 0),
+        ("strength", [1.0]), ("known", 0), ("known", -1.0), ("unknown", 0), ("unknown", 1e10), ("contrast", 0),
+        ("contrast", 101), ("half_life", -1), ("half_life", 1e10), ("no_shift", 1), ("no_shift", 0), ("penalty", -0.1),
+        ("elsewhere", 1.1), ("elsewhere", -0.1), ("evidence_half_life", -1), ("evidence_half_life", 1e10),
+        ("with_head", 1.5), ("with_head", -0.5), ("with_head", "half"),
+        ("top", 0), ("top", 257), ("top", 2.0), ("capacity", 0), ("capacity", 2**20 + 1),
         ("scale", [1.0]), ("scale", [1.0, 0.0]), ("scale", [1.0, 1.0, 1.0]), ("bias", [0.0]), ("bias", [0.0, 1e7]),
-        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("strength", 4.0), ("gated", 1),
+        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("background", [1.0]),
+        ("background", [0.5, 0.4]), ("background", [0.0, 1.0]), ("strengths", "4"), ("weight", 4.0), ("gated", 1),
         ("support", 1), ("support", -0.1), ("support", "0.1"), ("support", None),
     )):  # fmt: skip
         wrong = changed(alone(), shared(**{field: value}))
@@ -73,15 +78,13 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 class Reference:
-    """The page's formulas, each sum over all photos anew."""
+    """The page's formulas, each sum over all photos again."""
 
     def __init__(self, card: dict[str, Any], classes: int) -> None:
         self.card, self.classes, self.k = card, classes, min(card["top"], classes)
-        self.pairs = [(a, h) for a in card["strengths"] for h in card["half_lives"]]
         self.base = card["base"] or [1 / classes] * classes
         self.photos: list[dict[str, Any]] = []
-        self.evidence = [0.0] * len(self.pairs)
-        self.next = 0
+        self.evidence = 0.0
 
     def calibrated(self, logits: list[float]) -> list[float]:
         scale, bias = self.card["scale"] or [1.0] * self.classes, self.card["bias"] or [0.0] * self.classes
@@ -92,61 +95,49 @@ class Reference:
         best = sorted(range(self.classes), key=lambda c: (-p[c], c))[: self.k]
         return best, [p[c] for c in best]
 
-    def shares(self, j: int) -> list[float]:
-        (strength, half_life), now = self.pairs[j], len(self.photos)
-        counts, others, photos = [0.0] * self.classes, 0.0, 0.0
-        for born, photo in enumerate(self.photos):
-            weight = 2 ** (-(now - born) / half_life) if half_life else 1.0
-            if photo["counted"]:
-                photos += weight
-                for c, q in zip(photo["classes"], photo["q"][j], strict=True):
-                    counts[c] += weight * q
-                others += weight * photo["others"][j]
-        return [(n + (others + strength) * b) / (photos + strength) for n, b in zip(counts, self.base, strict=True)]
+    def faded(self, name: str) -> float:
+        """Sum of a number of all photos."""
+        half_life, last = self.card["half_life"], len(self.photos) - 1
+        ages = [(last - born) / half_life if half_life else 0.0 for born in range(len(self.photos))]
+        return sum(2.0**-age * photo[name] for age, photo in zip(ages, self.photos, strict=True))
 
-    def expect(self, numbers: list[int]) -> list[list[float]]:
-        """E-steps of some photos under the present shares; the log likelihood of each under each hypothesis."""
-        found = []
-        for j in range(len(self.pairs)):
-            s, likelihoods = self.shares(j), []
-            steps = []
-            for number in numbers:
-                photo = self.photos[number]
-                owned = [s[c] * p / self.base[c] for c, p in zip(photo["classes"], photo["p"], strict=True)]
-                left = 1 - sum(self.base[c] for c in photo["classes"])
-                rest = max(0.0, 1 - sum(photo["p"])) / left if self.k < self.classes else 0.0
-                others = rest * max(1 - sum(s[c] for c in photo["classes"]), 0.0)
-                total = sum(owned) + others
-                steps.append((number, [value / total for value in owned], others / total))
-                likelihoods.append(math.log(total))
-            for number, owned, others in steps:
-                self.photos[number]["q"][j], self.photos[number]["others"][j] = owned, others
-            found.append(likelihoods)
-        return found
+    def personal(self) -> list[float]:
+        """Shares of the person."""
+        half_life, last = self.card["half_life"], len(self.photos) - 1
+        counts = [0.0] * self.classes
+        for born, photo in enumerate(self.photos):
+            counts[photo["class"]] += (2 ** (-(last - born) / half_life) if half_life else 1.0) * photo["vote"]
+        a, votes = self.card["strength"], self.faded("vote")
+        return [(n + a * b) / (votes + a) for n, b in zip(counts, self.base, strict=True)]
+
+    def likelihood(self, of: list[float], row: tuple[list[int], list[float]]) -> float:
+        """Sum of ``of`` p / b over all classes, where the others share what the row leaves."""
+        left = 1 - sum(self.base[c] for c in row[0])
+        rest = max(0.0, 1 - sum(row[1])) / left if self.k < self.classes else 0.0
+        inside = sum(of[c] * p / self.base[c] for c, p in zip(*row, strict=True))
+        return inside + rest * max(1 - sum(of[c] for c in row[0]), 0.0)
 
     def add(self, row: tuple[list[int], list[float]]) -> None:
-        nothing: list[Any] = [None] * len(self.pairs)
-        self.photos.append({"classes": row[0], "p": row[1], "q": [*nothing], "others": [*nothing], "counted": False})
-        new, half_life = len(self.photos) - 1, self.card["evidence_half_life"]
-        likelihoods = self.expect([new])
-        self.photos[new]["counted"] = True
+        card, known, profile = self.card, 1.0, self.card["background"]
+        if profile:
+            inside = self.faded("known") + card["known"]
+            outside = (self.faded("unknown") + card["unknown"]) * self.likelihood(profile, row) ** card["contrast"]
+            known = inside / (inside + outside)
+        vote = known * row[1][0] ** 2
+        gained = math.log(1 - vote + vote * self.likelihood(self.personal(), row)) - card["penalty"]
+        half_life = card["evidence_half_life"]
         fade = 2 ** (-1 / half_life) if half_life else 1.0
-        self.evidence = [fade * e + found[0] for e, found in zip(self.evidence, likelihoods, strict=True)]
-        if self.card["revisit"] and new:
-            again = [(self.next + i) % len(self.photos) for i in range(min(self.card["revisit"], len(self.photos)))]
-            self.next = (again[-1] + 1) % len(self.photos)
-            self.expect(again)
+        self.evidence = min(max(fade * self.evidence + gained, -3.0), 6.0)
+        self.photos.append({"class": row[0][0], "vote": vote, "known": known, "unknown": 1 - known})
 
     def weights(self) -> list[float]:
-        """Of no shift, and of each hypothesis."""
-        none = self.card["no_shift"]
-        odds = [none, *((1 - none) / len(self.pairs) * math.exp(e) for e in self.evidence)]
+        """Of no shift, and of the person's shares."""
+        odds = [self.card["no_shift"], (1 - self.card["no_shift"]) * math.exp(self.evidence)]
         return [value / sum(odds) for value in odds]
 
     def estimate(self) -> list[float]:
-        elsewhere, weights = self.card["elsewhere"], self.weights()
-        each = [self.base, *(self.shares(j) for j in range(len(self.pairs)))]
-        mixed = [sum(w * s[c] for w, s in zip(weights, each, strict=True)) for c in range(self.classes)]
+        elsewhere, (none, own) = self.card["elsewhere"], self.weights()
+        mixed = [none * b + own * s for b, s in zip(self.base, self.personal(), strict=True)]
         return [elsewhere * b + (1 - elsewhere) * s for b, s in zip(self.base, mixed, strict=True)]
 
     def shift(self) -> list[float]:
@@ -185,11 +176,12 @@ class Reference:
 
 def arithmetic() -> list[dict[str, Any]]:
     cases = {
-        "plain": ({}, 5), "all-classes": ({"top": 5}, 5), "one-hypothesis": ({"strengths": [4.0], "half_lives": [0.0]}, 4),
+        "plain": ({}, 5), "all-classes": ({"top": 5}, 5), "background": ({"background": [0.1, 0.2, 0.3, 0.3, 0.1]}, 5),
+        "contrast": ({"background": [0.4, 0.1, 0.3, 0.1, 0.1], "contrast": 4.0, "top": 3}, 5),
         "calibrated": ({"temperature": 2.5, "scale": [1.0, 0.5, 2.0, 1.5], "bias": [0.0, 1.0, -1.0, 0.25]}, 4),
-        "base": ({"base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5), "no-revisit": ({"revisit": 0}, 5),
-        "all-revisited": ({"revisit": 64}, 5), "no-fading": ({"half_lives": [0.0], "evidence_half_life": 0.0}, 5),
-        "never-no-shift": ({"no_shift": 0.0, "elsewhere": 0.0}, 5), "everywhere": ({"elsewhere": 1.0}, 5),
+        "base": ({"base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5), "penalty": ({"penalty": 0.3}, 5),
+        "no-fading": ({"half_life": 0.0, "evidence_half_life": 0.0}, 5),
+        "seldom-no-shift": ({"no_shift": 0.01, "elsewhere": 0.0}, 5), "everywhere": ({"elsewhere": 1.0}, 5),
         "two-classes": ({"top": 1, "with_head": 0.0}, 2), "more-top-than-classes": ({"top": 9}, 3),
         "gated": ({"gated": True}, 5), "gated-calibrated": ({"gated": True, "temperature": 2.0, "with_head": 0.75}, 4),
         "support": ({"support": 0.25}, 5), "support-base": ({"support": 0.1, "base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5),

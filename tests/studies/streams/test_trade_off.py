@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +46,6 @@ def test_the_point_of_largest_expected_gain_is_chosen():
     assert best_point(own, foreign, 0.1) == 1
     assert best_point(own, foreign, 0.0) == 1  # ties: the one that holds back more
     assert best_point(own, foreign, 0.5) == 2
-
-
-def test_the_default_is_what_validation_people_chose():
-    if not RESULTS.exists():
-        pytest.skip("docs/results/trade-off.json is not there")
-    document = json.loads(RESULTS.read_text())
-    assert ShareSettings().elsewhere == document["chosen"] == document["settings"]["elsewhere"]
 
 
 def test_photo_sets_without_photos_enough_are_named_where_a_setting_is_chosen():
