@@ -491,6 +491,8 @@ class Head(Strict, frozen=True):
             goes on from it.
         thresholds: (C,) of a head whose answers are sets: the least probability of each label at which a photo has it.
             The logits are then those of each label for itself. It is left out of the manifest of any other head.
+        rejection: minimum score of answers to photos that show one of the labels, see
+            :attr:`refocus.edge.recognize.Answer.known_score`; left out: the bundle cannot tell.
         taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
             that no model is evaluated on its training photos.
     """
@@ -504,6 +506,7 @@ class Head(Strict, frozen=True):
     classifier: Defaults | None = None
     taught_by: Defaults | None = None
     thresholds: tuple[Probability, ...] | msgspec.UnsetType = msgspec.UNSET
+    rejection: Annotated[float, msgspec.Meta(ge=-1000, le=1000)] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])

@@ -85,7 +85,8 @@ def recognize(
             explanations.append(explanation)
             row = _row(photo, answer, explanation)
             reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
-            line = f"{photo}: {text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else "")
+            guess = "" if answer.is_known else "unknown, best guess: "
+            line = f"{photo}: {guess}{text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else "")
             if explain:
                 return {**row, "explanation": explanation.as_dict()}, "\n".join([line, *explanation.lines()])
             return row, line
@@ -111,6 +112,8 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
         "trust": answer.trust,
         "history": len(answer.attention) - 1,
     }
+    if answer.rejection is not None:
+        row["known"] = answer.is_known
     if answer.thresholds is not None:
         row["labels"] = [name for name, _ in answer.label_set]
     if answer.shared is not None:

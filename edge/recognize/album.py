@@ -443,6 +443,7 @@ class _Album:
             _rounded(heaviest),
             alone=_rounded(ranking(answer.alone_logits, self._recognizer.card.labels, top, several)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
+            known=None if answer.rejection is None else answer.is_known,
             labels=tuple(name for name, _ in answer.label_set) if several else None,
             labels_alone=tuple(name for name, _ in answer.plain_label_set) if several else None,
         )
@@ -481,12 +482,13 @@ def _write_csv(report: Report, top: int, stream: TextIO) -> None:
     labels = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
     table = csv.writer(stream)
     several = any(row.labels is not None for row in report.rows)
-    table.writerow(["file", *(["labels"] if several else []), *labels, "trust", "rests_on", "error"])
+    table.writerow(["file", *(["labels"] if several else []), *labels, "trust", "rests_on", "known", "error"])
     for row in report.rows:
         ranking = [value for pair in row.answer for value in pair] or [""] * len(labels)
         rests_on = "; ".join(name for name, _ in row.rests_on)
         chosen = [LABEL_SEPARATOR.join(row.labels or ())] if several else []
-        table.writerow([row.file, *chosen, *ranking, row.trust, rests_on, row.error])
+        known = "" if row.known is None else ("yes" if row.known else "no")
+        table.writerow([row.file, *chosen, *ranking, row.trust, rests_on, known, row.error])
 
 
 def _write_json(report: Report, top: int, stream: TextIO) -> None:

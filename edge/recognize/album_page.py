@@ -29,6 +29,7 @@ class Row:
         error: why there is no answer; "" if there is one.
         alone: as ``answer``, of the photo without any other.
         moved: probability that class shares moved from some labels to others, in [0, 1]; None without class shares.
+        known: whether the photo shows one of the labels; if not, the answer is a guess. None: the bundle cannot tell.
         labels, labels_alone: where photos have several labels, those of the answer and of the photo alone; else None.
     """
 
@@ -39,6 +40,7 @@ class Row:
     error: str = ""
     alone: Ranking = ()
     moved: float | None = None
+    known: bool | None = None
     labels: tuple[str, ...] | None = None
     labels_alone: tuple[str, ...] | None = None
 
@@ -74,7 +76,7 @@ def album_page(title: str, rows: Sequence[Row], photographs: Ranking = ()) -> st
 _CONTROLS = (
     '<form id=controls role="search"><label>Find a label or a file <input id=words type="search"></label> '
     "<label>Show <select id=kind><option value=all>all photos<option value=changed>answers that the history changed"
-    "<option value=error>photos without an answer</select></label> "
+    "<option value=unknown>unknown photos<option value=error>photos without an answer</select></label> "
     '<output id=count aria-live="polite"></output></form>'
     "<p class=note>Keys: <kbd>/</kbd> finds, arrows move, <kbd>Enter</kbd> opens a photo, <kbd>Esc</kbd> closes it.</p>"
 )
@@ -92,6 +94,9 @@ def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
         f"{len(rows)} photos, {len(answered)} with an answer",
         f"the other photos changed the {what} of {sum(row.changed for row in answered)}",
     ]
+    if any(row.known is not None for row in answered):
+        guesses = sum(row.known is False for row in answered)
+        lines.append(f"{guesses} show none of the labels; their answers are guesses")
     if photographs:
         shares = ", ".join(f"{escape(label)} {share:.1%}" for label, share in photographs)
         lines.append(f"class shares, estimated from the history: {shares}")
@@ -101,6 +106,8 @@ def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
 def _card(number: int, row: Row) -> str:
     name = escape(printable(row.file).replace("\\", "/").rsplit("/", 1)[-1])
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
+    if row.known is False:
+        label, kind = f"unknown, perhaps {label}", "unknown"
     probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
     alone = row.alone[0][0] if row.alone else ""
     if row.labels is not None and row.labels_alone is not None:

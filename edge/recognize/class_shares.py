@@ -204,6 +204,7 @@ class ShareAnswer(NamedTuple):
             shift" or "elsewhere"); 0 without history.
         moved: probability that the shares moved from some classes to others: half the L1 distance between the answers
             with and without them; 0: they are equal.
+        likelihood: how much likelier the photo is under the shares than under b; 1 without history.
         estimate: the shares.
         row: what is kept of the photo.
     """
@@ -215,6 +216,7 @@ class ShareAnswer(NamedTuple):
     alone: np.ndarray
     trust: float
     moved: float
+    likelihood: float
     estimate: Shares
     row: LikelyClasses
 
@@ -393,7 +395,8 @@ class ClassShares:
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        return ShareAnswer(plain + bounded, plain, shift, support, alone, trust, moved, now, self.row_of(alone))
+        numbers = trust, moved, likelihood
+        return ShareAnswer(plain + bounded, plain, shift, support, alone, *numbers, now, self.row_of(alone))
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own and class shares.
@@ -437,9 +440,11 @@ class ClassShares:
         found = self._native.answer(len(self), outputs, head)
         if found is None:
             return None
-        logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept = found
+        logits, shared, plain, shift, alone, shares, weights, numbers, *kept = found
+        evidence, trust, moved, likelihood = numbers
         now, row = Shares(shares, weights, evidence, len(self)), LikelyClasses(*kept)
-        return ShareAnswer(shared, plain, shift, self.settings.support, alone, trust, moved, now, row), logits
+        said = trust, moved, likelihood
+        return ShareAnswer(shared, plain, shift, self.settings.support, alone, *said, now, row), logits
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import re
 import sys
@@ -75,6 +76,7 @@ class Answer:
             history could not be read, or that it was damaged and what was lost.
         shared: what class shares did to the answer; None where they have no part in it.
         thresholds: (C,) of a bundle whose answers are sets of labels, the least probability of each; None of any other.
+        rejection: minimum of :attr:`known_score` of photos that show one of the labels; None: the bundle has none.
     """
 
     names: np.ndarray
@@ -88,6 +90,21 @@ class Answer:
     notices: tuple[str, ...] = ()
     shared: Shared | None = None
     thresholds: np.ndarray | None = None
+    rejection: float | None = None
+
+    @cached_property
+    def known_score(self) -> float:
+        """Score of the hypothesis that the photo shows one of the labels.
+
+        It is the logarithm of the answer's probability, plus half of that of the photo's likelihood under class shares.
+        """
+        likelihood = 1.0 if self.shared is None else self.shared.likelihood
+        return math.log(max(float(self._probabilities().max()), 1e-30)) + 0.5 * math.log(max(likelihood, 1e-30))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the photo shows one of the labels; if not, the best label is a guess."""
+        return self.rejection is None or self.known_score >= self.rejection
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -268,6 +285,9 @@ class Recognizer:
         self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
+        calibrated = declared is not None or self.card.personalisation.shares is None
+        rejection = self.card.rejection if calibrated else None  # it is a score of calibrated answers
+        self._rejection = rejection if isinstance(rejection, float) else None
         self.capacity = max(keeping.capacity or _usual_capacity(self.manifest), self.window)
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))
@@ -754,6 +774,7 @@ class Recognizer:
             history=tuple(before),
             shared=did,
             thresholds=self._thresholds,
+            rejection=self._rejection,
         )
 
     def with_shares(self, answer: Answer, shares: AnyShares) -> Answer:

@@ -76,7 +76,7 @@ class NativeAnswer(NamedTuple):
         logits, shared_logits, plain_logits, shift, alone, shares: (C,) of the answer; of the classifier with shares and
             without, calibrated; log(s / b); the probabilities without; the shares.
         weights: (2,) of "no shift" and of the person's shares.
-        evidence, trust, moved: of the shares; how far they moved the answer.
+        numbers: evidence and trust of the shares, how far they moved the answer, and the photo's likelihood, (4,).
         classes, kept: (k,) what is kept of the photo.
     """
 
@@ -87,9 +87,7 @@ class NativeAnswer(NamedTuple):
     alone: np.ndarray
     shares: np.ndarray
     weights: np.ndarray
-    evidence: float
-    trust: float
-    moved: float
+    numbers: list[float]
     classes: np.ndarray
     kept: np.ndarray
 
@@ -114,7 +112,7 @@ class NativeShares:
         self._where = ctypes.addressof(self._state)
         # Memory whose place is known: to ask numpy for an address costs as much as the arithmetic.
         self._index, self._row = np.empty(top, np.int32), np.empty(top, np.float32)
-        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + 5)
+        self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + 6)
         self._slot = np.empty(1, np.int64)
         self._one = self._slot.ctypes.data
         self._answer = _Answer(self._in.ctypes.data)
@@ -170,9 +168,9 @@ class NativeShares:
             return None
         classes = self._classes
         logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
-        weights, (evidence, trust, moved) = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :].tolist()
+        weights, numbers = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :].tolist()
         kept = self._index.copy(), self._row.copy()
-        return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, evidence, trust, moved, *kept)
+        return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, numbers, *kept)
 
     def top(self, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the k most likely classes (k,), in order, and their probabilities (k,), float32."""

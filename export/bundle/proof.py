@@ -28,6 +28,7 @@ from refocus.edge.recognize import Recognizer, answer_all, check, expected_answe
 from refocus.export.bundle.artifacts import Export, tensor_file
 from refocus.export.bundle.attempt import Attempt, runtime_target
 from refocus.export.bundle.class_shares import with_shares
+from refocus.export.bundle.rejection import with_rejection
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError, ParityError
 from refocus.export.parity.limits import limit_for
@@ -115,7 +116,9 @@ def prove(
 
 def _entry(model: Model, export: Export, folder: Path) -> Head:
     entry = model.entry(folder)
-    return with_shares(entry, model.reference, export.say, export.uncalibrated) if export.shares else entry
+    if export.shares:
+        entry = with_shares(entry, model.reference, export.say, export.uncalibrated)
+    return with_rejection(entry, model.reference)
 
 
 def remove_unlisted(bundle: Bundle, kept: Sequence[str] = ()) -> None:

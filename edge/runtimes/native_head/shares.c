@@ -148,6 +148,7 @@ int32_t refocus_shares_answer(const struct refocus_shares *s, int64_t photos, co
     }
     double trust = 1 - ((1 - s->elsewhere) * a->weights[0] + s->elsewhere) / likelihood;
     a->said[1] = photos > 0 && trust > 0 ? (trust < 1 ? trust : 1) : 0;
+    a->said[3] = likelihood;
     refocus_shares_top(s->classes, s->top, a->alone, a->index, a->row);
     if (a->head) {
         a->said[2] = with_head(s, a);

@@ -44,7 +44,7 @@ struct refocus_share_answer {
     double *shares;
     double *scratch; /* two vectors */
     double *weights; /* (2) of "no shift" and of the person's shares */
-    double *said;    /* (3) evidence, trust, and half the L1 distance to the answer without shares */
+    double *said;    /* (4) evidence, trust, half the L1 distance to the answer without shares, likelihood */
     int32_t *index;  /* (k) what is kept of the photo: its classes */
     float *row;      /* (k) and their probabilities */
 };
