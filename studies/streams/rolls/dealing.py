@@ -95,15 +95,16 @@ def _person(
     once = round(ONE_OFF * learned) if roll.roll == "one-off" else 0
     once_asked = min(round(ONE_OFF * targets), len(others)) if roll.roll == "one-off" else 0
     single = [rng.choice(of_class[int(c)], 1)[0] for c in others[:once]]
-    asked_once = [rng.choice(np.setdiff1d(of_class[int(c)], single), 1)[0] for c in others[::-1][:once_asked]]
+    free = [np.setdiff1d(of_class[int(c)], single) for c in others[::-1][:once_asked]]
+    asked_once = [rng.choice(rows) for rows in free if len(rows)]
     mine = _draw(of_class, own, targets - len(asked_once) + learned - elsewhere - len(single), rng)
-    theirs = _draw(of_class, _classes_of_another(own, others, rng), elsewhere, rng)
-    if mine is None or theirs is None or strangers is None:
+    if mine is None or strangers is None:
+        return None
+    left = {c: np.setdiff1d(rows, mine) for c, rows in of_class.items()}
+    theirs = _draw(left, _classes_of_another(own, others, rng), elsewhere, rng)
+    if theirs is None:
         return None
     asked = rng.permutation(np.concatenate([mine[: targets - len(asked_once)], asked_once]).astype(int))
-    theirs = np.setdiff1d(theirs, asked)
-    if len(theirs) < elsewhere:
-        return None
     later = rng.permutation(np.concatenate([mine[targets - len(asked_once) :], single]).astype(int))
     known = np.concatenate([rng.permutation(theirs), later])
     unasked = strangers[targets:] if len(strangers) else strangers
@@ -120,7 +121,7 @@ def _draw(
     of_class: Mapping[int, np.ndarray], classes: Sequence[int] | np.ndarray, photos: int, rng: np.random.Generator
 ) -> np.ndarray | None:
     """Draw different photos, each of a random class; None: too few."""
-    left = {int(c): [*rng.permutation(of_class[int(c)])] for c in classes}
+    left = {int(c): [*rng.permutation(of_class[int(c)])] for c in classes if len(of_class[int(c)])}
     if sum(map(len, left.values())) < photos:
         return None
     rows = []
