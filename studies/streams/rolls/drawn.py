@@ -15,7 +15,26 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from refocus.cloud_train.data.table import PhotoTable
 
 SIDE = 320  # pixels of the shorter side
-WORDS = "the new account total message from today open send your report date list page next order time call".split()
+WORDS = [
+    "the",
+    "new",
+    "account",
+    "total",
+    "message",
+    "from",
+    "today",
+    "open",
+    "send",
+    "your",
+    "report",
+    "date",
+    "list",
+    "page",
+    "next",
+    "order",
+    "time",
+    "call",
+]
 Draw = ImageDraw.ImageDraw
 
 

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure.statistics import widened
-from refocus.benchmarks.measure.statistics import Interval
+from refocus.benchmarks.measure.statistics import Interval, widened
 
 MARKED = 0.05  # part of the correctly answered known photos that is marked
 RESAMPLES = 1000

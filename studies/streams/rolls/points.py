@@ -4,7 +4,7 @@ Hashes fix which classes are deleted and which photos confirm, before anything i
 
 - The classes of the known set are ordered by the SHA-256 of their name. The part "development" deletes the first half
   of them from the classifier, the part "confirmation" the second half, so that no class is known in both.
-- The first hexadecimal digit of the SHA-256 of a photo's name decides its part: 0 to 7 development, 8 to f confirmation.
+- The first hexadecimal digit of the SHA-256 of a photo's name is its part: 0 to 7 development, 8 to f confirmation.
 
 The classifier is trained on training photos of all classes. Then the rows of the deleted classes are removed, and the
 temperature is fitted on validation photos of the classes that are left. The encoder may have seen photos of the
