@@ -407,7 +407,7 @@ def _about(document: Mapping[str, Any]) -> str:
     gains = [row["gain"] for row in rows if row["method"] == "shares"]
     worse = sum(gain["high"] < 0 for gain in gains)
     return (
-        f"Class shares are worse than the plain classifier in {worse} of {len(gains)} cells, by an interval over people."
+        f"Class shares are worse than the plain classifier in {worse} of {len(gains)} cells (intervals over people)."
         f" {people[0]} to {people[-1]} people per cell, {document['targets']} known targets of each and as many unknown"
         f" ones, which are answered and not learned. {ABOUT}"
     )
@@ -419,7 +419,7 @@ ABOUT = (
     " classes and of the other sets when they were pre-trained. A burst is the same photo three times. *lost*: part of"
     " the known targets that only the plain classifier recognises. *people who lose*: part of the people whose accuracy"
     " falls by more than two points. *changed*: part of the unknown targets that get another label than without"
-    " personalisation. *marked*: part of the unknown targets whose score is below that of 95 % of the correctly answered"
+    " personalisation. *marked*: part of the unknown targets with a score below that of 95 % of the correctly answered"
     " known targets. The least gain of class shares comes first."
 )
 SHOWN = shown_of(Path(__file__).with_name("camera-roll.toml"))

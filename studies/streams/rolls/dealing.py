@@ -70,13 +70,12 @@ def deal_rolls(
         roll: description of the rolls.
         people: number of people.
         targets: number of targets G.
-        seed: random seed.
+        seed: random seed; a person's known photos do not depend on the unknown ones.
     """
-    rng = np.random.default_rng(seed)
     of_class = {int(c): np.flatnonzero(label == c) for c in np.unique(label[label >= 0])}
     if len(of_class) < roll.classes:
         return []
-    dealt = (_person(of_class, pools, roll, targets, rng) for _ in range(people))
+    dealt = (_person(of_class, pools, roll, targets, (seed, number)) for number in range(people))
     return [person for person in dealt if person is not None]
 
 
@@ -85,11 +84,12 @@ def _person(
     pools: Mapping[str, np.ndarray],
     roll: Roll,
     targets: int,
-    rng: np.random.Generator,
+    seed: tuple[int, int],
 ) -> Person | None:
+    rng, of_unknown = np.random.default_rng([*seed, 0]), np.random.default_rng([*seed, 1])
     order = rng.permutation([*of_class])
     own, others = order[: roll.classes], order[roll.classes :]
-    strangers = _strangers(pools, roll, targets, rng)
+    strangers = _strangers(pools, roll, targets, of_unknown)
     learned = -(-roll.history // BURST) if roll.roll == "bursts" else roll.history
     elsewhere = {"changed": learned // 2, "foreign": learned}.get(roll.roll, 0)  # photos of the other classes
     once = round(ONE_OFF * learned) if roll.roll == "one-off" else 0
@@ -109,7 +109,7 @@ def _person(
     known = np.concatenate([rng.permutation(theirs), later])
     unasked = strangers[targets:] if len(strangers) else strangers
     classes = np.concatenate([own, others[:once], others[::-1][:once_asked]])
-    return Person(np.unique(classes), _interleaved(known, unasked, roll, rng), asked, strangers[:targets])
+    return Person(np.unique(classes), _interleaved(known, unasked, roll, of_unknown), asked, strangers[:targets])
 
 
 def _classes_of_another(own: np.ndarray, others: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -140,7 +140,7 @@ def _strangers(
     kinds = [*pools] if roll.kind == MIXED else [roll.kind] if roll.kind in pools else []
     if not kinds:
         return np.zeros(0, dtype=int) if roll.kind == MIXED and not roll.unknown else None
-    drawn = []
+    drawn = list[np.ndarray]()
     for part in (targets, -(-roll.strangers // (BURST if roll.roll == "bursts" else 1))):
         sizes = np.bincount(np.arange(part) % len(kinds), minlength=len(kinds))
         for kind, size in zip(rng.permutation(kinds), sizes, strict=True):

@@ -15,26 +15,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from refocus.cloud_train.data.table import PhotoTable
 
 SIDE = 320  # pixels of the shorter side
-WORDS = [
-    "the",
-    "new",
-    "account",
-    "total",
-    "message",
-    "from",
-    "today",
-    "open",
-    "send",
-    "your",
-    "report",
-    "date",
-    "list",
-    "page",
-    "next",
-    "order",
-    "time",
-    "call",
-]
+WORDS = ("the", "new", "account", "total", "message", "from", "today", "open", "report", "date", "list", "page")
 Draw = ImageDraw.ImageDraw
 
 

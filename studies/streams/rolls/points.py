@@ -205,7 +205,7 @@ def main_domain(table: PhotoTable) -> str:
 
 def limited(table: PhotoTable, most: int, by_class: bool = True) -> PhotoTable:
     """Return at most so many photos, of each class and split, by the hash of their names."""
-    order = sorted(range(len(table)), key=lambda row: _digest(table.photo[row]))
+    order = sorted(range(len(table)), key=lambda row: _digest(str(table.photo[row])))
     kept, seen = [], dict[tuple[int, str], int]()
     for row in order:
         key = (int(table.label[row]) if by_class else 0, str(table.split[row]))
