@@ -28,7 +28,17 @@ from studies.streams.rivals.method import Knowledge, KnownClasses, Original, Str
 from studies.streams.rivals.shares import SharesMethod
 from studies.streams.rolls.dealing import MIXED, ROLLS, Person, Roll, deal_rolls
 from studies.streams.rolls.marking import Scores, marking_gain
-from studies.streams.rolls.points import CONDITIONS, KINDS, PARTS, Limits, RollPoint, Sets, point_needs, prepare_point
+from studies.streams.rolls.points import (
+    CONDITIONS,
+    KINDS,
+    PARTS,
+    Limits,
+    RollPoint,
+    Sets,
+    point_needs,
+    prepare_point,
+    with_near_copies,
+)
 
 OWN = "own"  # the set of the setting ``known``
 # Name -> file, and whether its photos are divided by hashes: the test photos of Office-31 are too few for two parts.
@@ -40,7 +50,7 @@ DATA = {
 PLAIN, KNOWN, CONTROL = "plain", "known classes", "majority control"
 METHODS = (PLAIN, "shares", "em", "em, unbounded", CONTROL, KNOWN)
 LOSS = 0.02  # people whose accuracy falls by more are counted
-CODE = ("studies.streams.camera_roll", "studies.streams.rolls.dealing")
+CODE = ("studies.streams.camera_roll",)
 CODE_OF = {
     "shares": ("refocus.edge.recognize.class_shares", "studies.streams.rivals.shares"),
     "em": ("studies.streams.rivals.em_shares",),
@@ -211,6 +221,8 @@ def evaluate_cell(settings: RollSettings, cell: Cell, seed: int, cache: Cache) -
             photos = f"{len(point.classes)} known classes have photos for {len(people)} people"
             say(f"{data}, {cell_title(cell)}: skipped, {photos}")
         return []
+    if roll.roll == "bursts":
+        point, people = with_near_copies(point, people)
     knowledge = replace(point.knowledge, temperature=point.knowledge.temperature * float(cell["confidence"]))
     answered = [
         _answers(_method(method, knowledge, settings, point, people, number), point, person)
@@ -416,7 +428,7 @@ def _about(document: Mapping[str, Any]) -> str:
 ABOUT = (
     "Half of the classes, chosen by the hash of their names, are deleted from the classifier, and their photos are"
     " unknown. Further unknown photos are of other sets, or generated. The encoders may have seen photos of the deleted"
-    " classes and of the other sets when they were pre-trained. A burst is the same photo three times. *lost*: part of"
+    " classes and of the other sets when they were pre-trained. A burst is a photo and two near-copies. *lost*: part of"
     " the known targets that only the plain classifier recognises. *people who lose*: part of the people whose accuracy"
     " falls by more than two points. *changed*: part of the unknown targets that get another label than without"
     " personalisation. *marked*: part of the unknown targets with a score below that of 95 % of the correctly answered"

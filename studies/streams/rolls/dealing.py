@@ -12,7 +12,7 @@ import numpy as np
 
 ROLLS = ("plain", "one-off", "bursts", "changed", "foreign")
 MIXED = "mixed"  # kind of unknown photos: equally many of each kind
-BURST = 3  # times that each photo of a roll of bursts is repeated
+BURST = 3  # photos of a burst: a photo, then near-copies of it
 ONE_OFF = 1 / 3  # part of the known photos whose class occurs once
 
 
@@ -25,8 +25,8 @@ class Roll:
         unknown: share of the history's photos that are unknown.
         kind: kind of the unknown photos, or ``MIXED``.
         roll: "plain": known photos are of the own classes. "one-off": a third is of classes that occur once. "bursts":
-            each photo occurs three times in a row. "changed": the first half of the history has other classes.
-            "foreign": the history is of a person with other classes.
+            each photo occurs three times in a row, to be replaced by near-copies. "changed": the first half of the
+            history has other classes. "foreign": the history is of a person with other classes.
         history: number H of known photos in the history; unknown photos are added to them.
     """
 

@@ -1,6 +1,7 @@
-"""Generated photos of no class: screenshots, documents, line drawings, blank frames and gradients.
+"""Generated photos of no class, and near-copies of photos.
 
-A photo is drawn from its name alone, so every run has the same photos.
+Screenshots, documents, line drawings, blank frames and gradients are drawn from their names alone, so every run has the
+same photos. A near-copy is a slightly smaller part of a photo at another brightness, as in a burst of photos.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import io
 from collections.abc import Callable
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
 
 from refocus.cloud_train.data.table import PhotoTable
 
@@ -26,10 +27,40 @@ def drawn_photos(count: int) -> PhotoTable:
     return PhotoTable.of(names, [name.rpartition("-")[0] for name in names], draw)
 
 
+def near_copies(table: PhotoTable, copies: int) -> PhotoTable:
+    """Return a table of near-copies, so many in a row of each photo."""
+
+    def read(name: str) -> bytes:
+        return near_copy(table.read(name.rpartition("#")[0]), name)
+
+    def stamp(name: str) -> str:
+        return f"{table.stamp(name.rpartition('#')[0])} near-copy"
+
+    names = [f"{name}#{number}" for name in table.photo.tolist() for number in range(copies)]
+    return PhotoTable.of(names, np.repeat(table.label, copies), read, table.classes, stamp=stamp)
+
+
+def near_copy(content: bytes, name: str) -> bytes:
+    """Return a JPEG file with 90 to 98 % of a photo's width and height, 10 % darker to 10 % brighter."""
+    rng = _random(name)
+    with Image.open(io.BytesIO(content)) as opened:
+        image = ImageOps.exif_transpose(opened).convert("RGB")
+    part, left, top = rng.uniform(0.9, 0.98), rng.random(), rng.random()
+    width, height = max(1, round(part * image.width)), max(1, round(part * image.height))
+    x, y = round(left * (image.width - width)), round(top * (image.height - height))
+    image = ImageEnhance.Brightness(image.crop((x, y, x + width, y + height))).enhance(rng.uniform(0.9, 1.1))
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=92)
+    return buffer.getvalue()
+
+
+def _random(name: str) -> np.random.Generator:
+    return np.random.default_rng(int.from_bytes(hashlib.sha256(f"camera roll {name}".encode()).digest()[:8], "big"))
+
+
 def draw(name: str) -> bytes:
     """Return the PNG file of a generated photo."""
-    seed = int.from_bytes(hashlib.sha256(f"camera roll {name}".encode()).digest()[:8], "big")
-    image = KINDS[name.rpartition("-")[0]](np.random.default_rng(seed))
+    image = KINDS[name.rpartition("-")[0]](_random(name))
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
     return buffer.getvalue()

@@ -37,7 +37,8 @@ from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classif
 from refocus.cloud_train.progress import say
 from studies.experiment import Needs
 from studies.streams.rivals.method import Knowledge, unit
-from studies.streams.rolls.drawn import drawn_photos
+from studies.streams.rolls.dealing import BURST, Person
+from studies.streams.rolls.drawn import drawn_photos, near_copies
 
 PARTS = ("development", "confirmation")
 CONDITIONS = ("same", "shifted")
@@ -49,6 +50,7 @@ CODE = (  # modules that every point depends on
     "refocus.cloud_train.methods.iciia.delivery",
     "refocus.cloud_train.methods.iciia.plain_classifier",
     "studies.streams.rivals.method",
+    "studies.streams.rolls.dealing",
     "studies.streams.rolls.drawn",
     "studies.streams.rolls.points",
 )
@@ -101,6 +103,8 @@ class RollPoint:
         names: name of each photo, (R,), which begins with its set.
         classes: names of the known classes, (C,).
         facts: facts that the results document states.
+        near: function that returns the features of near-copies of photos, (n, BURST - 1, D), for rows (n,); None: a
+            burst is the same photo several times.
     """
 
     knowledge: Knowledge
@@ -111,6 +115,33 @@ class RollPoint:
     names: np.ndarray
     classes: tuple[str, ...]
     facts: Mapping[str, Any]
+    near: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+def with_near_copies(point: RollPoint, people: Sequence[Person]) -> tuple[RollPoint, list[Person]]:
+    """Replace repeated photos of bursts by near-copies.
+
+    Returns:
+        The point with the near-copies as further photos, and the people with histories that name them.
+    """
+    if point.near is None:
+        return point, [*people]
+    rows = np.unique(np.concatenate([person.history for person in people]))
+    features = point.near(rows).reshape(-1, point.features.shape[1])
+    logits = features @ point.knowledge.weight.T + point.knowledge.bias
+    label, histories = np.repeat(point.label[rows], BURST - 1), list[np.ndarray]()
+    for person in people:
+        first = person.history[::BURST]
+        copies = len(point.label) + (BURST - 1) * np.searchsorted(rows, first)
+        burst = np.column_stack([first, *(copies + number for number in range(BURST - 1))]).ravel()
+        histories.append(burst[: len(person.history)])
+    more = replace(
+        point,
+        features=np.concatenate([point.features, features]),
+        logits=np.concatenate([point.logits, logits]),
+        label=np.concatenate([point.label, label]),
+    )
+    return more, [replace(person, history=of) for person, of in zip(people, histories, strict=True)]
 
 
 def part_of(name: str) -> str:
@@ -260,7 +291,19 @@ def prepare_point(
     classes = tuple(whole.classes[number] for number in left)
     facts = {"deleted": deleted, "trained_on": domain if condition == "shifted" else ""}
     label = number_of[people.table.label]
-    return _point(knowledge, {f"{DELETED} {sets.known.name}": people, **banks}, label, classes, facts)
+    banks = {f"{DELETED} {sets.known.name}": people, **banks}
+    near = functools.partial(_near, backbone, [*banks.values()], folder)
+    return replace(_point(knowledge, banks, label, classes, facts), near=near)
+
+
+def _near(backbone: Backbone, banks: Sequence[FeatureCache], folder: Path, rows: np.ndarray) -> np.ndarray:
+    """Return the features of near-copies, (n, BURST - 1, D), of rows (n,) of all banks."""
+    ends, found = np.cumsum([len(bank.table) for bank in banks]), list[np.ndarray]()
+    for bank, end in zip(banks, ends.tolist(), strict=True):
+        own = rows[(rows >= end - len(bank.table)) & (rows < end)] - (end - len(bank.table))
+        if len(own):
+            found.append(extract(backbone, near_copies(bank.table.rows(own), BURST - 1), folder).take())
+    return np.concatenate(found).astype(np.float32).reshape(len(rows), BURST - 1, -1)
 
 
 def _point(

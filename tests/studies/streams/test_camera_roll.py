@@ -14,7 +14,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from refocus.cloud_train.backbones.backbone import create_backbone
+from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.errors import UsageError
 from studies.commands.study import study_app
@@ -27,9 +27,17 @@ from studies.streams.rivals.em_shares import EmSettings, EmShares
 from studies.streams.rivals.method import Knowledge
 from studies.streams.rolls import points
 from studies.streams.rolls.dealing import Roll, deal_rolls
-from studies.streams.rolls.drawn import KINDS, draw, drawn_photos
+from studies.streams.rolls.drawn import KINDS, draw, drawn_photos, near_copy
 from studies.streams.rolls.marking import Scores, marking_gain
-from studies.streams.rolls.points import Limits, RollPoint, Sets, deleted_classes, is_named_alike, part_of
+from studies.streams.rolls.points import (
+    Limits,
+    RollPoint,
+    Sets,
+    deleted_classes,
+    is_named_alike,
+    part_of,
+    with_near_copies,
+)
 
 FILE = Path(camera_roll.__file__).with_name("camera-roll.toml")
 CLASSES, EACH, WIDTH, PEOPLE, TARGETS = 24, 30, 12, 24, 8
@@ -238,6 +246,25 @@ def test_generated_photos_are_drawn_from_their_names():
     assert len({draw(name) for name in table.photo.tolist()}) == 10
 
 
+def test_bursts_are_of_near_copies(tiny_encoder, tmp_path):
+    point = own_point(tiny_encoder, tmp_path, "development")
+    people = deal_rolls(point.label, point.pools, Roll(2, 0.5, roll="bursts", history=7), 4, 3, 0)
+    more, changed = with_near_copies(point, people)
+    assert len(changed) == 4
+    for before, after in zip(people, changed, strict=True):
+        assert (after.history[::3] == before.history[::3]).all()
+        assert len({*after.history.tolist()}) == len(after.history) == len(before.history)
+        assert (more.label[after.history] == point.label[before.history]).all()
+        apart = np.linalg.norm(more.features[after.history] - point.features[before.history], axis=1)
+        assert (apart[::3] == 0).all()
+        assert (np.delete(apart, np.s_[::3]) > 0).all()
+        assert np.allclose(more.logits[after.history][::3], point.logits[before.history][::3])
+    first = draw("gradient-0000.png")
+    copy = Image.open(io.BytesIO(near_copy(first, "a#0")))
+    assert near_copy(first, "a#0") == near_copy(first, "a#0") != near_copy(first, "a#1")
+    assert 0.89 < copy.width / Image.open(io.BytesIO(first)).width < 0.99
+
+
 def test_settings_that_fit_no_set_are_errors(tmp_path):
     with pytest.raises(UsageError, match="--known A.zip"):
         RollSettings().sets("own")
@@ -269,8 +296,8 @@ def tiny_encoder(tmp_path, monkeypatch):
 
 
 def test_photos_of_ones_own_go_through_the_command(tiny_encoder, tmp_path):
-    make_photos(tmp_path / "mine", ["red cup", "blue cup", "shoe", "hat", "sofa", "tree"], 26)
-    make_photos(tmp_path / "others", ["street", "cup", "sky"], 20)
+    make_photos(tmp_path / "mine", ["red cup", "blue cup", "shoe", "hat", "sofa", "tree"], 22)
+    make_photos(tmp_path / "others", ["street", "cup", "sky"], 12)
     changes = {"classes": [2], "unknown": [0.5], "history": [3], "roll": ["plain"], "confidence": [1.0]}
     changes |= {"encoder": ["mobilenetv2"], "condition": ["same", "shifted"], "unknown_kind": ["mixed", "other photos"]}
     changes |= {"part": ["development", "confirmation"], "method": ["plain", "em"]}
@@ -293,14 +320,26 @@ def test_photos_of_ones_own_go_through_the_command(tiny_encoder, tmp_path):
     assert (run / "studies" / "camera-roll.md").read_text().startswith("##")
 
 
+def own_point(encoder: Backbone, folder: Path, part: str) -> RollPoint:
+    """Return the point of photos of one's own."""
+    if not (folder / "mine").exists():
+        make_photos(folder / "mine", ["red cup", "blue cup", "shoe", "hat", "sofa", "tree"], 22)
+        make_photos(folder / "others", ["street", "cup", "sky"], 12)
+    sets, limits = Sets(folder / "mine", (folder / "others",)), Limits(10, 100, 12)
+
+    def fitted(fit: Any) -> tuple[np.ndarray, np.ndarray]:
+        kept = fit()
+        return kept["weight"].numpy(), kept["bias"].numpy()
+
+    point = points.prepare_point(sets, limits, lambda: encoder, ("same", part, 0), folder / "features", fitted)
+    assert point is not None
+    return point
+
+
 def test_photos_of_a_known_class_are_never_unknown(tiny_encoder, tmp_path):
-    make_photos(tmp_path / "mine", ["red cup", "blue cup", "shoe", "hat", "sofa", "tree"], 26)
-    make_photos(tmp_path / "others", ["street", "cup", "sky"], 20)
-    sets, limits, names = Sets(tmp_path / "mine", (tmp_path / "others",)), Limits(10, 100, 12), {}
+    names = {}
     for part in points.PARTS:
-        where = "same", part, 0
-        point = points.prepare_point(sets, limits, lambda: tiny_encoder, where, tmp_path / "f", lambda fit: _plain(fit))
-        assert point is not None
+        point = own_point(tiny_encoder, tmp_path, part)
         shown = point.names.tolist()
         for rows in point.pools.values():
             assert not any(f"/{name}/" in shown[row] for row in rows for name in (*point.classes, "cup"))
@@ -308,11 +347,6 @@ def test_photos_of_a_known_class_are_never_unknown(tiny_encoder, tmp_path):
             assert f"/{point.classes[point.label[row]]}/" in shown[row]
         names[part] = {*shown}
     assert not names["development"] & names["confirmation"]
-
-
-def _plain(fit: Any) -> tuple[np.ndarray, np.ndarray]:
-    kept = fit()
-    return kept["weight"].numpy(), kept["bias"].numpy()
 
 
 def test_flags_for_photo_sets_are_errors_of_a_study_without_them(tmp_path):
