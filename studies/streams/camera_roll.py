@@ -1,8 +1,9 @@
-"""Camera-roll protocol: personalisation where some photos show none of the network's classes.
+"""Camera-roll protocol: personalisation among unknown photos.
 
-Every person has a history, in which known and unknown photos are mixed, and targets of both kinds, which are answered
-without being learned. The rolls are dealt by :mod:`studies.streams.rolls.dealing`; sets, deleted classes and parts are
-described in :mod:`studies.streams.rolls.points`. Each cell has two rows for a method: known and unknown targets.
+Unknown photos show none of the network's classes. Every person has a history, in which known and unknown photos are
+mixed, and targets of both kinds, which are answered without being learned. :mod:`studies.streams.rolls.dealing` deals
+the rolls; :mod:`studies.streams.rolls.points` describes sets, deleted classes and parts. Each cell has two rows for a
+method: known and unknown targets.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from studies.streams.points import FEWEST, check_axis
 from studies.streams.rivals.em_shares import EmMethod, EmSettings
 from studies.streams.rivals.method import Knowledge, KnownClasses, Original, StreamMethod, softmax
 from studies.streams.rivals.shares import SharesMethod
-from studies.streams.rolls.dealing import MIXED, ROLLS, Person, Roll, deal_rolls
+from studies.streams.rolls.dealing import MIXED, REPEATED, ROLLS, Person, Roll, deal_rolls
 from studies.streams.rolls.marking import Scores, marking_gain
 from studies.streams.rolls.points import (
     CONDITIONS,
@@ -120,7 +121,8 @@ class RollGrid:
         condition: "same": people have photos as in training; "shifted": of other domains than in training.
         classes: number of a person's own classes; a set with fewer known classes has no such cell.
         unknown: share of unknown photos in the history.
-        unknown_kind: kind of the unknown photos; "mixed": equally many of each kind that exists.
+        unknown_kind: kind of the unknown photos; "mixed": equally many of each kind that exists;
+            "repeated": the same, of few subjects.
         roll: content of the known photos, see :class:`studies.streams.rolls.dealing.Roll`.
         history: number of known photos in the history; unknown ones are added.
         confidence: factor of the fitted temperature; above 1, the classifier that is used is too unsure.
@@ -133,7 +135,7 @@ class RollGrid:
     condition: tuple[str, ...] = CONDITIONS
     classes: tuple[Count, ...] = (4, 15, 60, 200)
     unknown: tuple[float, ...] = (0.0, 0.3, 0.5, 0.7)
-    unknown_kind: tuple[str, ...] = (MIXED, *KINDS)
+    unknown_kind: tuple[str, ...] = (MIXED, REPEATED, *KINDS)
     roll: tuple[str, ...] = ROLLS
     history: tuple[int, ...] = (15, 63)
     confidence: tuple[float, ...] = (1.0, 0.33, 0.5, 1.5, 2.0, 3.0)
@@ -144,7 +146,7 @@ class RollGrid:
         check_axis("encoder", self.encoder, ENCODERS)
         check_axis("part", self.part, PARTS)
         check_axis("condition", self.condition, CONDITIONS)
-        check_axis("unknown_kind", self.unknown_kind, (MIXED, *KINDS))
+        check_axis("unknown_kind", self.unknown_kind, (MIXED, REPEATED, *KINDS))
         check_axis("roll", self.roll, ROLLS)
         check_axis("method", self.method, METHODS)
         if not all(0 <= share < 1 for share in self.unknown) or min(self.confidence) <= 0 or min(self.history) < 0:
@@ -152,7 +154,7 @@ class RollGrid:
 
 
 class OtherPerson(Original):
-    """Class prior of the true labels of another person: a control that must fail."""
+    """Class prior of another person's true labels, which must fail."""
 
     def __init__(self, knowledge: Knowledge, labels: np.ndarray) -> None:
         super().__init__(knowledge)
@@ -215,7 +217,7 @@ def evaluate_cell(settings: RollSettings, cell: Cell, seed: int, cache: Cache) -
     roll = Roll(
         int(cell["classes"]), float(cell["unknown"]), str(cell["unknown_kind"]), str(cell["roll"]), int(cell["history"])
     )
-    people = deal_rolls(point.label, point.pools, roll, settings.people, settings.targets, seed)
+    people = deal_rolls(point.label, point.pools, point.subject, roll, settings.people, settings.targets, seed)
     if len(people) < min(FEWEST, settings.people):
         if method == PLAIN:
             photos = f"{len(point.classes)} known classes have photos for {len(people)} people"
@@ -275,7 +277,7 @@ def _method(
 
 
 def _answers(method: StreamMethod, point: RollPoint, person: Person) -> dict[str, dict[str, np.ndarray]]:
-    """Return labels, confidences and scores of a person's targets, known and unknown."""
+    """Return labels, confidences and scores of a person's targets."""
     for row in person.history.tolist():
         method.observe(point.features[row], point.logits[row])
     found: dict[str, dict[str, np.ndarray]] = {}
@@ -320,9 +322,9 @@ def _values(
 
 
 def document(experiment: Experiment, cache: Cache, groups: list[Group]) -> dict[str, Any]:
-    """Return the document's fields: rows of known and unknown targets together, points and settings.
+    """Return the document's fields: rows, points and settings.
 
-    The rows with the least gain come first.
+    A row has known and unknown targets. The rows with the least gain come first.
 
     Raises:
         UsageError: a cell lacks the plain classifier to compare with.
@@ -362,9 +364,10 @@ def _record(known: Group, unknown: Group | None) -> dict[str, Any]:
 
 
 def _marks(known: Group, unknown: Group) -> dict[str, Any]:
-    """Return fields about unknown photos: changed labels, confidence, and how many can be marked.
+    """Return fields about unknown photos.
 
-    The method's own score, or else its confidence, is compared with the plain classifier's largest probability.
+    They are changed labels, confidence, and the part that is marked. The method's own score, or else its confidence, is
+    compared with the largest probability of the plain classifier.
     """
     own = "known_score" if "known_score" in known.rows[0].values else "confidence"
     correct, plain_correct = known.values() > 0, known.values("plain_correct") > 0
@@ -400,10 +403,13 @@ BASE: Cell = {
 
 
 def cell_title(cell: Cell) -> str:
-    """Return a title of a cell: its classes and unknown photos, and what differs from the base cell."""
+    """Return a title of a cell.
+
+    It has the classes, the unknown photos, and the values that differ from the base cell.
+    """
     parts = [f"{cell['classes']} classes, {cell['unknown']:.0%} unknown"]
     texts = {
-        "unknown_kind": f"only {cell['unknown_kind']}",
+        "unknown_kind": REPEATED if cell["unknown_kind"] == REPEATED else f"only {cell['unknown_kind']}",
         "roll": cell["roll"],
         "history": f"history of {cell['history']}",
         "confidence": f"temperature x {cell['confidence']:g}",

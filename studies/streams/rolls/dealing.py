@@ -1,4 +1,6 @@
-"""Dealing of camera rolls to pseudo-people: a history to learn from, and targets that are only answered.
+"""Dealing of camera rolls to pseudo-people.
+
+A roll has a history to learn from, and targets that are only answered.
 
 Notation: H known photos of the history, G targets.
 """
@@ -11,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 ROLLS = ("plain", "one-off", "bursts", "changed", "foreign")
-MIXED = "mixed"  # kind of unknown photos: equally many of each kind
+MIXED = "mixed"  # unknown photos: equally many of each kind
+REPEATED = "repeated"  # the same, of few subjects
 BURST = 3  # photos of a burst: a photo, then near-copies of it
 ONE_OFF = 1 / 3  # part of the known photos whose class occurs once
 
@@ -23,7 +26,8 @@ class Roll:
     Attributes:
         classes: number of a person's own classes.
         unknown: share of the history's photos that are unknown.
-        kind: kind of the unknown photos, or ``MIXED``.
+        kind: kind of the unknown photos; "mixed": equally many of each kind; "repeated": the same, and those of each
+            kind show as few subjects as the person has classes, or more if their photos do not suffice.
         roll: "plain": known photos are of the own classes. "one-off": a third is of classes that occur once. "bursts":
             each photo occurs three times in a row, to be replaced by near-copies. "changed": the first half of the
             history has other classes. "foreign": the history is of a person with other classes.
@@ -60,13 +64,20 @@ class Person:
 
 
 def deal_rolls(
-    label: np.ndarray, pools: Mapping[str, np.ndarray], roll: Roll, people: int, targets: int, seed: int
+    label: np.ndarray,
+    pools: Mapping[str, np.ndarray],
+    subject: np.ndarray,
+    roll: Roll,
+    people: int,
+    targets: int,
+    seed: int,
 ) -> list[Person]:
     """Deal rolls to people; there are fewer if the photos do not suffice.
 
     Args:
         label: classes of all photos, (R,); negative: unknown.
         pools: rows of the unknown photos of each kind.
+        subject: numbers of the classes that photos have in their own sets, (R,).
         roll: description of the rolls.
         people: number of people.
         targets: number of targets G.
@@ -75,21 +86,26 @@ def deal_rolls(
     of_class = {int(c): np.flatnonzero(label == c) for c in np.unique(label[label >= 0])}
     if len(of_class) < roll.classes:
         return []
-    dealt = (_person(of_class, pools, roll, targets, (seed, number)) for number in range(people))
-    return [person for person in dealt if person is not None]
+    dealt = []
+    for number in range(people):
+        of_unknown = np.random.default_rng([seed, number, 1])
+        strangers = _strangers(pools, subject, roll, targets, of_unknown)
+        person = _person(of_class, strangers, roll, targets, np.random.default_rng([seed, number, 0]), of_unknown)
+        if person is not None:
+            dealt.append(person)
+    return dealt
 
 
 def _person(
     of_class: Mapping[int, np.ndarray],
-    pools: Mapping[str, np.ndarray],
+    strangers: np.ndarray | None,
     roll: Roll,
     targets: int,
-    seed: tuple[int, int],
+    rng: np.random.Generator,
+    of_unknown: np.random.Generator,
 ) -> Person | None:
-    rng, of_unknown = np.random.default_rng([*seed, 0]), np.random.default_rng([*seed, 1])
     order = rng.permutation([*of_class])
     own, others = order[: roll.classes], order[roll.classes :]
-    strangers = _strangers(pools, roll, targets, of_unknown)
     learned = -(-roll.history // BURST) if roll.roll == "bursts" else roll.history
     elsewhere = {"changed": learned // 2, "foreign": learned}.get(roll.roll, 0)  # photos of the other classes
     once = round(ONE_OFF * learned) if roll.roll == "one-off" else 0
@@ -134,14 +150,18 @@ def _draw(
 
 
 def _strangers(
-    pools: Mapping[str, np.ndarray], roll: Roll, targets: int, rng: np.random.Generator
+    pools: Mapping[str, np.ndarray], subject: np.ndarray, roll: Roll, targets: int, rng: np.random.Generator
 ) -> np.ndarray | None:
     """Draw unknown photos, targets first; none without pools, None: too few."""
-    kinds = [*pools] if roll.kind == MIXED else [roll.kind] if roll.kind in pools else []
+    kinds = [*pools] if roll.kind in (MIXED, REPEATED) else [roll.kind] if roll.kind in pools else []
     if not kinds:
         return np.zeros(0, dtype=int) if roll.kind == MIXED and not roll.unknown else None
+    learned = -(-roll.strangers // (BURST if roll.roll == "bursts" else 1))
+    if roll.kind == REPEATED:
+        most = -(-targets // len(kinds)) - (-learned // len(kinds))  # photos of a kind
+        pools = {kind: _of_few_subjects(pools[kind], subject, roll.classes, most, rng) for kind in kinds}
     drawn = list[np.ndarray]()
-    for part in (targets, -(-roll.strangers // (BURST if roll.roll == "bursts" else 1))):
+    for part in (targets, learned):
         sizes = np.bincount(np.arange(part) % len(kinds), minlength=len(kinds))
         for kind, size in zip(rng.permutation(kinds), sizes, strict=True):
             free = np.setdiff1d(pools[str(kind)], np.concatenate(drawn)) if drawn else pools[str(kind)]
@@ -150,6 +170,15 @@ def _strangers(
             drawn.append(rng.choice(free, size, replace=False))
     asked = rng.permutation(np.concatenate(drawn[: len(kinds)]))
     return np.concatenate([asked, rng.permutation(np.concatenate(drawn[len(kinds) :]))])
+
+
+def _of_few_subjects(
+    rows: np.ndarray, subject: np.ndarray, subjects: int, photos: int, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the photos of a few subjects, or of more for enough photos."""
+    of_subject = [rows[subject[rows] == number] for number in rng.permutation(np.unique(subject[rows]))]
+    reached = np.cumsum([len(one) for one in of_subject])
+    return np.concatenate(of_subject[: max(subjects, int(np.searchsorted(reached, photos)) + 1)])
 
 
 def _interleaved(known: np.ndarray, unknown: np.ndarray, roll: Roll, rng: np.random.Generator) -> np.ndarray:

@@ -28,7 +28,7 @@ def drawn_photos(count: int) -> PhotoTable:
 
 
 def near_copies(table: PhotoTable, copies: int) -> PhotoTable:
-    """Return a table of near-copies, so many in a row of each photo."""
+    """Return a table of near-copies, those of a photo in a row."""
 
     def read(name: str) -> bytes:
         return near_copy(table.read(name.rpartition("#")[0]), name)
@@ -41,7 +41,10 @@ def near_copies(table: PhotoTable, copies: int) -> PhotoTable:
 
 
 def near_copy(content: bytes, name: str) -> bytes:
-    """Return a JPEG file with 90 to 98 % of a photo's width and height, 10 % darker to 10 % brighter."""
+    """Return a JPEG file of most of a photo, slightly darker or brighter.
+
+    The part has 90 to 98 % of the width and height, and 90 to 110 % of the brightness.
+    """
     rng = _random(name)
     with Image.open(io.BytesIO(content)) as opened:
         image = ImageOps.exif_transpose(opened).convert("RGB")

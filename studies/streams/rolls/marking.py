@@ -41,7 +41,7 @@ class Scores:
         return float(np.average(self.unknown < self.threshold(known), weights=weight))
 
     def threshold(self, weight: np.ndarray | None = None) -> float:
-        """Return the largest score below which at most ``MARKED`` of the correct answers lie."""
+        """Return the score that 95 % of the correct answers reach."""
         scores, order = self.known[self.correct], np.argsort(self.known[self.correct], kind="stable")
         if not len(scores):
             return -np.inf

@@ -1,5 +1,6 @@
-"""Points of the camera-roll protocol: photo sets, an encoder, a condition, a part and a seed.
+"""Points of the camera-roll protocol.
 
+A point is a known and some unknown photo sets, an encoder, a condition, a part and a seed.
 Hashes fix which classes are deleted and which photos confirm, before anything is evaluated:
 
 - The classes of the known set are ordered by the SHA-256 of their name. The part "development" deletes the first half
@@ -54,7 +55,7 @@ CODE = (  # modules that every point depends on
     "studies.streams.rolls.drawn",
     "studies.streams.rolls.points",
 )
-_VALIDATION = 4  # every so many training photos of a class is a validation photo
+_VALIDATION = 4  # one of this number of training photos of a class is a validation photo
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,7 @@ class RollPoint:
         logits: logits of the plain classifier, (R, C).
         label: classes, (R,); -1: unknown.
         pools: rows of the unknown photos of each kind.
+        subject: numbers of the classes that the photos have in their own sets, (R,).
         names: name of each photo, (R,), which begins with its set.
         classes: names of the known classes, (C,).
         facts: facts that the results document states.
@@ -112,6 +114,7 @@ class RollPoint:
     logits: np.ndarray
     label: np.ndarray
     pools: Mapping[str, np.ndarray]
+    subject: np.ndarray
     names: np.ndarray
     classes: tuple[str, ...]
     facts: Mapping[str, Any]
@@ -235,7 +238,7 @@ def main_domain(table: PhotoTable) -> str:
 
 
 def limited(table: PhotoTable, most: int, by_class: bool = True) -> PhotoTable:
-    """Return at most so many photos, of each class and split, by the hash of their names."""
+    """Return photos of each class and split, up to a number, by hash."""
     order = sorted(range(len(table)), key=lambda row: _digest(str(table.photo[row])))
     kept, seen = [], dict[tuple[int, str], int]()
     for row in order:
@@ -297,7 +300,7 @@ def prepare_point(
 
 
 def _near(backbone: Backbone, banks: Sequence[FeatureCache], folder: Path, rows: np.ndarray) -> np.ndarray:
-    """Return the features of near-copies, (n, BURST - 1, D), of rows (n,) of all banks."""
+    """Return the features of near-copies, (n, BURST - 1, D), of rows (n,)."""
     ends, found = np.cumsum([len(bank.table) for bank in banks]), list[np.ndarray]()
     for bank, end in zip(banks, ends.tolist(), strict=True):
         own = rows[(rows >= end - len(bank.table)) & (rows < end)] - (end - len(bank.table))
@@ -328,6 +331,9 @@ def _point(
     unknown = {kind: np.flatnonzero((label < 0) & np.char.startswith(of_set, kind)) for kind in KINDS}
     pools = {kind: rows for kind, rows in unknown.items() if len(rows)}
     names = np.array([f"{name}/{photo}" for name, bank in banks.items() for photo in bank.table.photo.tolist()])
+    ends = np.cumsum([len(bank.table.classes) for bank in banks.values()])
+    firsts = ends - [len(bank.table.classes) for bank in banks.values()]
+    subject = np.concatenate([f + bank.table.label for f, bank in zip(firsts, banks.values(), strict=True)])
     logits = features @ knowledge.weight.T + knowledge.bias
     known = label >= 0
     of_point = {
@@ -337,7 +343,7 @@ def _point(
         "known_photos": int(known.sum()),
         "unknown_photos": {name: len(rows) for name, rows in pools.items()},
     }
-    return RollPoint(knowledge, features, logits, label, pools, names, classes, {**of_point, **facts})
+    return RollPoint(knowledge, features, logits, label, pools, subject, names, classes, {**of_point, **facts})
 
 
 def of_part(table: PhotoTable, part: str) -> np.ndarray:
@@ -346,7 +352,7 @@ def of_part(table: PhotoTable, part: str) -> np.ndarray:
 
 
 def _with_validation(table: PhotoTable, seed: int) -> np.ndarray:
-    """Return the splits, with a quarter of each class's training photos drawn for validation."""
+    """Return the splits, with validation photos drawn from each class."""
     rng, split = np.random.default_rng(seed), table.split.copy()
     for number in range(len(table.classes)):
         rows = rng.permutation(np.flatnonzero((table.label == number) & (split == "train")))
@@ -382,7 +388,7 @@ def _knowledge(bank: FeatureCache, weight: np.ndarray, bias: np.ndarray, number_
 
 
 def _other_photos(path: Path, classes: Sequence[str], part: str, limits: Limits) -> PhotoTable:
-    """Return photos of another set whose classes are named unlike the known set's."""
+    """Return photos of another set, without classes named like known ones."""
     table = _photos(path)
     unlike = np.array([not any(is_named_alike(name, known) for known in classes) for name in table.classes])
     if not unlike.all():

@@ -73,7 +73,7 @@ def toy_point() -> RollPoint:
     names = np.array([f"photo {row}" for row in range(len(label))])
     classes = tuple(f"class {number}" for number in range(CLASSES))
     return RollPoint(
-        knowledge, features, features @ weight.T + bias, known, pools, names, classes, {"classes": CLASSES}
+        knowledge, features, features @ weight.T + bias, known, pools, label, names, classes, {"classes": CLASSES}
     )
 
 
@@ -100,11 +100,11 @@ def toy(monkeypatch, tmp_path):
     monkeypatch.setattr(RollSettings, "sets", lambda self, data: of_test(replace(self, source=str(tmp_path)), data))
 
 
-@pytest.mark.parametrize("kind", ["mixed", points.DELETED])
+@pytest.mark.parametrize("kind", ["mixed", "repeated", points.DELETED])
 @pytest.mark.parametrize("roll", ["plain", "one-off", "bursts", "changed", "foreign"])
 def test_photos_of_a_roll_are_what_the_cell_says(roll, kind):
     point, cell = toy_point(), Roll(4, 0.5, kind, roll, 15)
-    people = deal_rolls(point.label, point.pools, cell, 12, TARGETS, 0)
+    people = deal_rolls(point.label, point.pools, point.subject, cell, 12, TARGETS, 0)
     assert len(people) == 12
     for person in people:
         label = point.label[person.history]
@@ -113,7 +113,10 @@ def test_photos_of_a_roll_are_what_the_cell_says(roll, kind):
         assert (point.label[person.unknown] < 0).all()
         assert len({*person.known.tolist()}) == len({*person.unknown.tolist()}) == TARGETS
         assert not {*person.history.tolist()} & {*person.known.tolist(), *person.unknown.tolist()}
-        if kind != "mixed":
+        if kind == "repeated":
+            shown = {*point.subject[person.unknown].tolist(), *point.subject[person.history[label < 0]].tolist()}
+            assert len(shown) <= 2 * 4  # of two kinds
+        if kind == points.DELETED:
             assert {*person.unknown.tolist(), *person.history[label < 0].tolist()} <= {*point.pools[kind].tolist()}
         else:
             assert np.isin(person.history, point.pools[points.GENERATED]).sum() in (6, 7, 8, 9)
@@ -133,10 +136,11 @@ def test_photos_of_a_roll_are_what_the_cell_says(roll, kind):
 
 def test_a_set_with_too_few_classes_or_photos_deals_no_people():
     point = toy_point()
-    assert deal_rolls(point.label, point.pools, Roll(200), 12, TARGETS, 0) == []
-    assert deal_rolls(point.label, point.pools, Roll(4, history=255), 12, TARGETS, 0) == []
-    assert deal_rolls(point.label, {}, Roll(4), 12, TARGETS, 0) == []
-    assert len(deal_rolls(point.label, {}, Roll(4, unknown=0.0), 12, TARGETS, 0)[0].unknown) == 0
+    assert deal_rolls(point.label, point.pools, point.subject, Roll(200), 12, TARGETS, 0) == []
+    assert deal_rolls(point.label, point.pools, point.subject, Roll(4, history=255), 12, TARGETS, 0) == []
+    assert deal_rolls(point.label, {}, point.subject, Roll(4), 12, TARGETS, 0) == []
+    assert deal_rolls(point.label, {}, point.subject, Roll(4, kind="repeated"), 12, TARGETS, 0) == []
+    assert len(deal_rolls(point.label, {}, point.subject, Roll(4, unknown=0.0), 12, TARGETS, 0)[0].unknown) == 0
 
 
 def test_rows_of_the_study_say_who_gains_and_who_loses(toy, tmp_path):
@@ -248,7 +252,7 @@ def test_generated_photos_are_drawn_from_their_names():
 
 def test_bursts_are_of_near_copies(tiny_encoder, tmp_path):
     point = own_point(tiny_encoder, tmp_path, "development")
-    people = deal_rolls(point.label, point.pools, Roll(2, 0.5, roll="bursts", history=7), 4, 3, 0)
+    people = deal_rolls(point.label, point.pools, point.subject, Roll(2, 0.5, roll="bursts", history=7), 4, 3, 0)
     more, changed = with_near_copies(point, people)
     assert len(changed) == 4
     for before, after in zip(people, changed, strict=True):
