@@ -47,7 +47,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     Attributes:
         over: labels in which the other row differs, such as ``{ method = "original" }``.
-        measure: name of the values that are compared.
+        measure: name of the values that are compared; rows without them are left out.
         unit: what the interval generalises to: other people, or other people and other photos.
     """
 
@@ -323,7 +323,10 @@ def run_experiment(
     study, cache = study_of(experiment.study), Cache(run)
     groups = grouped(evaluate_cells(experiment, cache, experiment.cells(patterns)))
     for name, comparison in experiment.comparisons.items():
-        for group, other in paired_groups(groups, name, comparison.over):
+        measured = [group for group in groups if comparison.measure in group.rows[0].values]
+        if groups and not measured:
+            raise UsageError(f"comparisons.{name}: no row has values of {comparison.measure}")
+        for group, other in paired_groups(measured, name, comparison.over):
             group.record[name] = group.over(other, comparison.measure, comparison.unit)
     units = " or ".join(sorted({one.unit for one in experiment.comparisons.values()}))
     made = {"intervals": units, "rows": [group.record for group in groups]}

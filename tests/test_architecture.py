@@ -97,6 +97,7 @@ FLOORS = {
         "iciia",
         "banks",
         "streams/rivals",
+        "streams/rolls",
         "streams",
         "federated",
         "bench/rows",

@@ -453,6 +453,12 @@ def run(
     file: Annotated[Path, typer.Argument(help="experiment, a TOML file such as studies/streams/stream.toml")],
     run: Annotated[Path | None, typer.Argument(help="folder of the results, new or one to go on with")] = None,
     data: Annotated[str, typer.Option(help="folder of photo sets and weights: the setting settings.source")] = "",
+    known: Annotated[
+        str, typer.Option(help="photo set of known classes, instead of those of the grid: the setting settings.known")
+    ] = "",
+    unknown: Annotated[
+        str, typer.Option(help="comma-separated photo sets of other classes: the setting settings.unknown")
+    ] = "",
     seeds: Annotated[str, typer.Option(help="comma-separated random seeds; default: those of the file")] = "",
     cells: Annotated[
         str, typer.Option(help="comma-separated names of cells, such as 'office-31:*'; * is a wildcard; default: all")
@@ -473,6 +479,8 @@ def run(
 
     given = [f"seeds={seeds_of(seeds)}"] if seeds else []
     given += [f"settings.source={data}"] if data else []
+    given += [f"settings.known={known}", 'grid.data=["own"]'] if known else []
+    given += [f"settings.unknown={unknown}"] if unknown else []
     experiment = read_experiment(file, [*given, *(changes or ())])
     if show:
         typer.echo(explained_toml(experiment))
@@ -480,10 +488,10 @@ def run(
     if run is None:
         raise UsageError(f"give the folder of the results: {STUDIES} run {file} RUN")
     name, document = experiment.name, run_experiment(experiment, run, typed(run), words(cells))
-    known = {name: ExperimentPage.of(experiment.page), **pages.STUDIES}
-    write_study(run, name, document, as_json, known)
+    shown = {name: ExperimentPage.of(experiment.page), **pages.STUDIES}
+    write_study(run, name, document, as_json, shown)
     pictures: sections.Pictures = {}
-    write_file(run / "studies" / f"{name}.md", sections.study_section(name, document, pictures, known[name]))
+    write_file(run / "studies" / f"{name}.md", sections.study_section(name, document, pictures, shown[name]))
     for picture, draw in pictures.items():
         (run / "pictures").mkdir(exist_ok=True)
         write_file(run / "pictures" / picture, draw())

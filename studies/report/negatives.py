@@ -174,6 +174,22 @@ def _few_people(document: Document) -> Iterator[Negative]:
         yield from _together(about, [("", worst[key])], shipped)
 
 
+def _camera_roll(document: Document) -> Iterator[Negative]:
+    rows = [row for row in document["rows"] if row["method"] == "shares"]
+    worse = [row for row in rows if row["gain"]["high"] < 0]
+    if worse:
+        worst = min(worse, key=lambda row: float(row["gain"]["mean"]))
+        where = (
+            f"{worst['data']}, {worst['encoder']}, {worst['cell']}; {worst['people_who_lose']:.0%} of the people lose"
+        )
+        yield _changed(
+            f"class shares on camera rolls, {len(worse)} of {len(rows)} cells; at worst ({where})", worst["gain"]
+        )
+    weaker = [row for row in rows if row.get("marking_gain", {"low": 1})["low"] <= 0]
+    if weaker:
+        yield Negative(f"in {len(weaker)} of {len(rows)} cells the largest probability marks as many unknown photos")
+
+
 def _decoding(document: Document) -> Iterator[Negative]:
     for row in document["rows"]:
         if not row["what"].startswith("control") and row["gain"]["high"] < 0:
@@ -323,6 +339,7 @@ _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "stream": _stream,
     "trade-off": _trade_off,
     "few-people": _few_people,
+    "camera-roll": _camera_roll,
     "heterogeneity": _levels,
     "gates": _contents,
     "streaming": _contents,

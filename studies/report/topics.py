@@ -36,6 +36,7 @@ OF_STUDY = {
     "stream": "class-shares",
     "trade-off": "class-shares",
     "few-people": "class-shares",
+    "camera-roll": "class-shares",
     "ablations": "iciia-paper",
     "attention": "iciia-paper",
     "baselines": "iciia-paper",

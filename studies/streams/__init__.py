@@ -3,4 +3,4 @@
 Contains the protocol, trained heads, and trade-offs.
 """
 
-__all__ = ["few_people", "heads", "judging", "methods", "pages", "points", "stream", "trade_off"]
+__all__ = ["camera_roll", "few_people", "heads", "judging", "methods", "pages", "points", "stream", "trade_off"]

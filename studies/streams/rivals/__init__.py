@@ -3,4 +3,4 @@
 Contains class shares and their rivals.
 """
 
-__all__ = ["lame", "method", "prototypes", "shares", "stata", "t3a", "trade_off"]
+__all__ = ["em_shares", "lame", "method", "prototypes", "shares", "stata", "t3a", "trade_off"]
