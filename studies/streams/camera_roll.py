@@ -19,7 +19,7 @@ import numpy as np
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import Count, FilePath, Share
-from refocus.edge.recognize import ShareSettings
+from refocus.edge.recognize import ShareAnswer, ShareSettings
 from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Cell, Experiment, ExperimentPage, Group, Needs, Row, Study, shown_of
 from studies.streams.judging import calibration_error
@@ -287,7 +287,8 @@ def _answers(method: StreamMethod, point: RollPoint, person: Person) -> dict[str
             if isinstance(method, SharesMethod | EmMethod):
                 answer = method.state.answer(point.logits[row])
                 answers.append(softmax(answer.logits))
-                scores += [score] if (score := getattr(answer, "known", None)) is not None else []
+                if isinstance(answer, ShareAnswer):  # as of refocus.edge.recognize.Answer.known_score
+                    scores.append(float(np.log(answers[-1].max()) + 0.5 * np.log(answer.likelihood)))
             else:
                 answers.append(method.answer(point.features[row], point.logits[row]))
         probability = np.array(answers).reshape(len(answers), len(point.classes))

@@ -32,7 +32,7 @@ from refocus.cloud_train.methods.iciia.delivery import calibrate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier
 from refocus.cloud_train.methods.iciia.programs import backbone_of
 from refocus.cloud_train.settings import Count, FilePath
-from refocus.edge.recognize import ShareSettings, background_of
+from refocus.edge.recognize import ShareSettings
 from refocus.export.program import Card, load_checkpoint, save_checkpoint
 from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Needs
@@ -294,15 +294,14 @@ def _point(
     means = np.stack(
         [lengths[label == number].mean(0) if seen[number] else weight[number] for number in range(classes)]
     )
-    temperature = calibrate(splits["validation"].logits, splits["validation"].label)
     knowledge = Knowledge(
-        temperature=temperature,
+        temperature=calibrate(splits["validation"].logits, splits["validation"].label),
         base=seen / len(label),
         weight=weight,
         bias=bias,
         means=means,
         variance=((lengths - means[label]) ** 2).mean(0),
-        background=background_of(splits["validation"].logits / temperature),
+        validation=splits["validation"].logits,
     )
     right = {name: float((part.logits.argmax(1) == part.label).mean()) for name, part in splits.items()}
     facts = {

@@ -5,10 +5,13 @@ Notation: C classes, D feature width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+
+from refocus.edge.recognize import background_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Knowledge:
         bias: bias of the plain classifier, (C,).
         means: class means of the training features, each feature divided by its length, (C, D).
         variance: variance of these within a class, pooled over classes, (D,).
-        background: class profile of unknown photos, from validation photos, (C,); empty: none.
+        validation: logits of the validation photos, (n, C); without them there is no background.
     """
 
     temperature: float
@@ -31,7 +34,12 @@ class Knowledge:
     bias: np.ndarray
     means: np.ndarray
     variance: np.ndarray
-    background: tuple[float, ...] = ()
+    validation: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+
+    @cached_property
+    def background(self) -> tuple[float, ...]:
+        """Class profile of unknown photos, from the validation photos, (C,); empty: none."""
+        return background_of(self.validation / self.temperature) if len(self.validation) else ()
 
 
 class StreamMethod(Protocol):

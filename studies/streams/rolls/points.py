@@ -384,7 +384,8 @@ def _knowledge(bank: FeatureCache, weight: np.ndarray, bias: np.ndarray, number_
     lengths, seen = unit(train), np.bincount(label, minlength=len(bias))
     means = np.stack([lengths[label == c].mean(0) if seen[c] else unit(weight[c]) for c in range(len(bias))])
     variance = ((lengths - means[label]) ** 2).mean(0)
-    return Knowledge(calibrate(held @ weight.T + bias, of_held), seen / len(label), weight, bias, means, variance)
+    logits = held @ weight.T + bias
+    return Knowledge(calibrate(logits, of_held), seen / len(label), weight, bias, means, variance, logits)
 
 
 def _other_photos(path: Path, classes: Sequence[str], part: str, limits: Limits) -> PhotoTable:

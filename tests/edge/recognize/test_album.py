@@ -305,7 +305,7 @@ def test_both_formats_say_what_the_rows_say_whatever_the_files_are_called(recogn
     assert answered(recognizer, folder, "r.JSON").rows == rows
     documents = json.loads((folder.parent / "r.JSON").read_text(encoding="utf-8"))
     assert [*table[0]] == ["file", "label", "probability", "label_2", "probability_2", "label_3", "probability_3", "trust",
-                           "rests_on", "error"]  # fmt: skip
+                           "rests_on", "known", "error"]  # fmt: skip
     for row, line, document in zip(rows, table, documents, strict=True):
         assert (line["file"], document["file"]) == (printable(row.file), row.file)
         assert (line["error"], document["error"] or "") == (row.error, row.error)
@@ -324,7 +324,7 @@ def test_more_labels_than_there_are_cannot_be_asked_for(recognizer, folder):
     report = answered(recognizer, folder, top=10_000)
     assert len(report.rows[0].answer) == len(recognizer.card.labels)
     header, first, *_ = csv.reader((folder.parent / "results.csv").read_text().splitlines())
-    assert len(header) == len(first) == 2 * len(recognizer.card.labels) + 4
+    assert len(header) == len(first) == 2 * len(recognizer.card.labels) + 5
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -112,3 +113,13 @@ def test_the_command_writes_a_page_alone(refocus, bundle, photo_file, tmp_path):
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir() if path != photo_file] == ["page.html"]
     assert (tmp_path / "page.html").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_unknown_photo_is_marked_and_keeps_its_best_guess(tmp_path):
+    unknown = Row(str(tmp_path / "a.jpg"), (("modem", 0.3),), 0.5, alone=(("modem", 0.3),), known=False)
+    known = Row(str(tmp_path / "b.jpg"), (("cat", 0.9),), 0.5, alone=(("cat", 0.9),), known=True)
+    page = album_page("album", [unknown, known])
+    assert re.findall(r'data-kind="(\w+)" id="p\d"', page) == ["unknown", "same"]
+    assert "unknown, perhaps modem" in page
+    assert "1 show none of the labels" in page
+    assert "show none of the labels" not in album_page("album", [replace(known, known=None)])

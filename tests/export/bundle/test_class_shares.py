@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from refocus import Recognizer, check, load_bundle
-from refocus.edge.bundle import artifact_table
+from refocus.edge.bundle import SHARES_VERSION, artifact_table, write_manifest
 from refocus.edge.recognize import ShareSettings
 from refocus.export.bundle.class_shares import HIGHEST, LOWEST, calibrated, kind_of
 from refocus.export.errors import ExportError
@@ -67,7 +67,9 @@ def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
     assert "shares: plain at temperature" in done.stderr
     assert "calibrated on 66 labelled photos" in done.stderr
     card = bundle.manifest.heads[0].personalisation.shares
-    assert (card.version, card.outputs, LOWEST <= card.temperature <= HIGHEST) == (1, "logits", True)
+    assert (card.version, card.outputs, LOWEST <= card.temperature <= HIGHEST) == (SHARES_VERSION, "logits", True)
+    assert len(card.background) == len(LABELS)
+    assert sum(card.background) == pytest.approx(1, abs=1e-3)
     assert all(not row.failures for row in check(bundle))
     answers = {}
     for runtime in ("onnxruntime", "executorch"):
@@ -80,6 +82,26 @@ def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
     with Recognizer(bundle, tmp_path / "onnxruntime", "executorch", threads=1) as recognizer:
         assert recognizer.recognize((place / "photos/blue/02.png").read_bytes()).shared.estimate.photos == len(photos)
         assert not recognizer.history.likely(recognizer.space, recognizer._shares.by, 3).missing
+
+
+def test_answers_below_the_rejection_threshold_are_marked_as_guesses(made, place, refocus, tmp_path):
+    _, bundle = made
+    head = bundle.manifest.heads[0]
+    photos = sorted((place / "photos" / "red").iterdir())[:6]
+    with Recognizer(bundle, threads=1) as recognizer:
+        scores = [recognizer.recognize(photo.read_bytes()).known_score for photo in photos]
+    least = sorted(scores)[2] - 1e-6
+    folder = tmp_path / "bundle"
+    shutil.copytree(bundle.folder, folder)
+    write_manifest(
+        folder, msgspec.structs.replace(bundle.manifest, heads=(msgspec.structs.replace(head, rejection=least),))
+    )
+    rows = json.loads(refocus("recognize", folder, *photos, "--no-remember", "--json").stdout)
+    assert [row["known"] for row in rows] == [score >= least for score in scores]
+    said = refocus("recognize", folder, *photos, "--no-remember").stdout
+    assert said.count("unknown, best guess: ") == 2
+    without = json.loads(refocus("recognize", folder, *photos, "--no-remember", "--no-shares", "--json").stdout)
+    assert all("known" not in row for row in without)  # the threshold is of calibrated answers
 
 
 def test_the_device_says_what_it_counted_and_can_be_told_not_to(made, place, refocus, tmp_path):

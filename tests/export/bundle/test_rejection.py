@@ -1,0 +1,57 @@
+"""Rejection thresholds."""
+
+import numpy as np
+import pytest
+
+from refocus.export.bundle.rejection import FEWEST_LABELLED, threshold
+
+NAMES = ("a", "b", "c")
+
+
+def logits(best, count=200, sharpness=3.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(count, 3)) + sharpness * rng.random((count, 1)) * np.eye(3)[best]
+
+
+def score(given):
+    return given.max(1) - np.log(np.exp(given).sum(1))
+
+
+def test_one_correct_answer_in_twenty_is_below_the_threshold():
+    labels = np.random.default_rng(1).integers(0, 3, 400)
+    given = logits(labels, 400)
+    found = threshold(given, [NAMES[label] for label in labels], NAMES)
+    correct = given.argmax(1) == labels
+    assert np.mean(score(given)[correct] < found) == pytest.approx(0.05, abs=0.01)
+
+
+def test_without_labels_a_photo_counts_with_its_probability_of_being_correct():
+    labels = np.random.default_rng(2).integers(0, 3, 2000)
+    given = np.log(np.random.default_rng(3).dirichlet([1, 1, 1], 2000))  # labels drawn from them: calibrated
+    labels = np.array([np.random.default_rng(i).choice(3, p=np.exp(row)) for i, row in enumerate(given)])
+    with_labels = threshold(given, [NAMES[label] for label in labels], NAMES)
+    assert threshold(given, [None] * 2000, NAMES) == pytest.approx(with_labels, abs=0.05)
+
+
+def test_few_labels_do_not_decide():
+    given = logits(np.zeros(200, dtype=int))
+    few = ["a"] * (FEWEST_LABELLED - 1) + [None] * (201 - FEWEST_LABELLED)
+    assert threshold(given, few, NAMES) == threshold(given, [None] * 200, NAMES)
+
+
+def test_labels_of_none_of_the_classes_do_not_count():
+    given = logits(np.zeros(200, dtype=int))
+    assert threshold(given, ["dog"] * 200, NAMES) == threshold(given, [None] * 200, NAMES)
+
+
+def test_a_classifier_that_is_never_correct_gets_a_threshold_nevertheless():
+    given = logits(np.zeros(200, dtype=int), sharpness=9.0)
+    wrong = [NAMES[(number + 1) % 3] for number in given.argmax(1)]
+    assert np.isfinite(threshold(given, wrong, NAMES))
+
+
+def test_the_temperature_does_not_change_which_photos_are_marked():
+    given = logits(np.zeros(200, dtype=int))
+    for temperature in (0.5, 3.0):
+        marked = score(given / temperature) < threshold(given / temperature, [None] * 200, NAMES)
+        assert 0 < marked.mean() < 0.15
