@@ -15,6 +15,9 @@ from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.errors import RefocusError
 
 
+pytestmark = pytest.mark.slow  # golden vectors of all photos are written first
+
+
 @pytest.fixture(scope="module")
 def written(bundle, tmp_path_factory):
     folder = tmp_path_factory.mktemp("golden") / "golden"

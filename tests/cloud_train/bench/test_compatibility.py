@@ -30,6 +30,7 @@ def test_a_pair_that_takes_too_long_is_a_row_with_a_reason_and_a_pair_that_is_th
     assert sweep(["test_resnet"], ["onnx:fp32"], photos, tmp_path, 300)["rows"] == late
 
 
+@pytest.mark.slow
 def test_the_page_says_what_failed_and_why(document, tmp_path):
     failed = {**document["rows"][0], "network": "other", "outcome": "failed", "reason": "no | form\nfor <op>"}
     write_page({**document, "rows": [*document["rows"], failed]}, tmp_path / "page.md")

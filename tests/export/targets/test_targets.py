@@ -146,6 +146,7 @@ def test_a_changed_file_inside_a_core_ml_package_is_refused(everything, tmp_path
         load_bundle(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["w8", "palette6"])
 def test_core_ml_weights_are_compressed(tiny_run, head, tmp_path, precision):
     target, _ = find_target(f"coreml:{precision}")
