@@ -14,7 +14,6 @@ from PIL import Image
 from refocus.edge.bundle.tensor_file import encode_tensors
 from refocus.edge.errors import RefocusError
 
-
 pytestmark = pytest.mark.slow  # golden vectors of all photos are written first
 
 
