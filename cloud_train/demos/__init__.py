@@ -1,3 +1,3 @@
-"""Demonstrations: `refocus demo`, and a simulated fleet."""
+"""The demonstration `refocus demo`."""
 
-__all__ = ["demo", "fleet"]
+__all__ = ["demo"]
