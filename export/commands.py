@@ -72,8 +72,7 @@ def export(
     personalise: Annotated[
         str,
         typer.Option(
-            help="shares: class prior estimated on the device, if labelled photos calibrate it; shares-uncalibrated:"
-            " in any case; head: the trained head"
+            help="shares: class prior estimated on the device; labelled --photos calibrate it; head: the trained head"
         ),
     ] = "",
     pretrained: Annotated[

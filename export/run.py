@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refocus.export.errors import ExportError
-from refocus.export.settings import PERSONALISE, UNCALIBRATED, ExportSettings
+from refocus.export.settings import PERSONALISE, ExportSettings
 
 if TYPE_CHECKING:
     from refocus.export.bundle import Export, Exported
@@ -76,11 +76,10 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
     from refocus.export.targets import needs_ranges
 
     if settings.personalise not in PERSONALISE:
-        expected = ", ".join(PERSONALISE[1:-1]) + f" or {PERSONALISE[-1]}"
-        raise ExportError(f"--personalise {settings.personalise}: expected {expected}, or leave it out")
+        raise ExportError(f"--personalise {settings.personalise}: expected head or shares, or leave it out")
     limits, opset = parse_limits(settings.max_deviation), parse_opset(settings.opset)
     attempt = Attempt(settings.to, partial=True)  # what is misspelt is told before anything is loaded
-    network, shares = _only_network(settings, say), settings.personalise in ("shares", UNCALIBRATED)
+    network, shares = _only_network(settings, say), settings.personalise == "shares"
     if network is not None and settings.photos is not None:
         loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
         streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
@@ -91,7 +90,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         run = (loaded[0] if builder_of(loaded[0]) else loaded[0].required("encoder")).path.resolve().parent
         streams = read_streams(settings.photos or run / "parity")
         if not (settings.personalise or settings.form):
-            loaded, shares = _as_delivered(loaded, streams, say)
+            loaded, shares = _as_delivered(loaded, say)
     ranges = None
     if any(needs_ranges(target) for target in attempt.left) and builder_of(loaded[0]) is None:
         ranges = _calibration_streams(settings.calibration, run, network is not None)
@@ -106,7 +105,6 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         partial=True,
         limits=limits,
         shares=shares,
-        uncalibrated=settings.personalise == UNCALIBRATED,
     )
     return loaded, asked, streams, name
 
@@ -127,7 +125,7 @@ def _first(names: Sequence[str]) -> str:
     return ", ".join(names[:2]) + (", …" if len(names) > 2 else "")
 
 
-def _as_delivered(loaded: list[Checkpoint], streams: Streams, say: Say) -> tuple[list[Checkpoint], bool]:
+def _as_delivered(loaded: list[Checkpoint], say: Say) -> tuple[list[Checkpoint], bool]:
     """Heads as their validation people were served best, and whether with class shares."""
     from refocus.export.program import PLAIN_FORM
 
@@ -135,12 +133,7 @@ def _as_delivered(loaded: list[Checkpoint], streams: Streams, say: Say) -> tuple
     for checkpoint in loaded:
         delivery = checkpoint.card.training.get("delivery") or {"choice": "head"}
         choice, name = delivery["choice"], checkpoint.path.stem
-        if choice == "both" and not _calibrates(checkpoint, streams):
-            expected = _expected(delivery)
-            alone = not delivery["gated"] and expected["head"] > expected["plain"]
-            what, choice = ("the head alone", "head") if alone else ("the plain classifier", "")
-            say(f"{name} was chosen with class shares, which nothing calibrates: {what} is exported")
-        elif choice in ("plain", "shares"):
+        if choice in ("plain", "shares"):
             say(f"{name} is not delivered: {_no_better(delivery)}; --personalise head exports it nevertheless")
         shares |= choice in ("shares", "both")
         found.append(checkpoint if choice in ("head", "both") else replace(checkpoint, form=PLAIN_FORM))
@@ -156,20 +149,6 @@ def _no_better(delivery: dict[str, Any]) -> str:
         f"after {delivery['history']} photos its validation people are served no better by it ({head}) than by class"
         f" shares ({shares}) or the plain classifier ({plain})"
     )
-
-
-def _calibrates(checkpoint: Checkpoint, streams: Streams) -> bool:
-    """Whether the class shares of a head can be calibrated."""
-    from refocus.export.bundle.class_shares import calibrates
-
-    card = checkpoint.card
-    return calibrates(card.training, card.labels, bool(card.training.get("label_rates")), streams)
-
-
-def _expected(delivery: dict[str, Any]) -> dict[str, float]:
-    """Accuracy of each way on validation people, of whom a part has another person's history."""
-    own, foreign, part = delivery["accuracy"], delivery.get("foreign") or {}, delivery.get("foreign_part", 0.0)
-    return {name: (1 - part) * value + part * foreign.get(name, value) for name, value in own.items()}
 
 
 def _calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Streams:

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-UNCALIBRATED = "shares-uncalibrated"
-PERSONALISE = "", "head", "shares", UNCALIBRATED  # values of ``ExportSettings.personalise``
+PERSONALISE = "", "head", "shares"  # values of ``ExportSettings.personalise``
 
 
 @dataclass(frozen=True)
@@ -36,9 +35,8 @@ class ExportSettings:
             :class:`refocus.export.program.NetworkSettings`.
         side: of a network, pixels of its square input; 0: as it states.
         mean, std: of a network, of the pixels' R, G and B in 0..1; None: as it states.
-        personalise: "shares": devices estimate which classes a person meets, too, where the training or labelled photos
-            calibrate it; "shares-uncalibrated": in any case; "head": they do not, and a trained head is exported as it
-            is; "": of a trained head what served its validation people best, of others "head".
+        personalise: "shares": devices estimate which classes a person meets, too; "head": they do not, and a trained
+            head is exported as it is; "": of a trained head what served its validation people best, of others "head".
     """
 
     models: tuple[str, ...]

@@ -38,7 +38,6 @@ class Export:
         partial: go on with the other targets where one fails; otherwise the first failure ends the export.
         limits: of parity, in the place of the table's (:mod:`refocus.export.parity.limits`).
         shares: have devices estimate which classes a person meets, where something calibrates it.
-        uncalibrated: with ``shares``: in any case.
     """
 
     targets: Sequence[str]
@@ -51,7 +50,6 @@ class Export:
     partial: bool = False
     limits: Limits = field(default_factory=dict)
     shares: bool = False
-    uncalibrated: bool = False
 
 
 def heads_alone(name: str) -> bool:

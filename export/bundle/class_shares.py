@@ -4,8 +4,7 @@ Nothing is trained. The class profile of unknown photos needs no labels: it is t
 class of each given photo leaves to the others, mixed with the class shares of training. The classifier's probabilities
 are calibrated by one temperature (Guo et al., "On calibration of modern neural networks", ICML 2017): the one that
 training fitted on validation photos, or else the one under which the labels of the given photos are likeliest. Where
-there is neither, a bundle has no shares unless they are asked for: shares over a classifier that is too unsure make
-answers worse.
+there is neither, the temperature is 1: the estimate loses gain, and not accuracy, where that is wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from refocus.edge.bundle import SET_SHARES_VERSION, SHARES_VERSION, Head, ShareC
 from refocus.edge.recognize import ShareSettings, background_of, label_set
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
-from refocus.export.parity.photos import Streams, distinct, labels_of
 
 T = TypeVar("T")
 FEWEST_LABELLED = 64  # photos that a temperature is calibrated on
@@ -32,16 +30,18 @@ _STEPS = 400
 _PRIOR = 4.0  # photos' worth of "as it is": few photos, or those it was trained on, must not sharpen it without end
 
 
-def with_shares(head: Head, reference: Reference, say: Callable[[str], object], uncalibrated: bool = False) -> Head:
-    """Return a head's entry in the manifest with class shares, or as it is where nothing calibrates them.
+def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) -> Head:
+    """Return a head's entry in the manifest with class shares.
+
+    Shares of photos with several labels are left out if nothing calibrates them: they have no background.
 
     Args:
         reference: eager PyTorch's answers to the parity photos, of which those with a label calibrate the temperature.
-        uncalibrated: whether shares are wanted at temperature 1 where nothing calibrates them.
+        say: function that is called with what calibrates the shares.
 
     Raises:
         ExportError: fewer than two labels, outputs that are neither logits nor probabilities of classes of which each
-            photo has one, labels without their rates, or a head that depends on shares which nothing calibrates.
+            photo has one, or labels without their rates.
     """
     if len(head.labels) < 2 and not head.several:
         raise ExportError(f"--personalise shares: {head.name} has {len(head.labels)} label; shares need two or more")
@@ -60,38 +60,15 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object], 
     else:
         few = f"{len(photos)} of the photos have labels of {head.name}, and {FEWEST_LABELLED} or more calibrate them"
         few += " (give --photos with CLASS/photo folders, or metadata.csv with file_name and label)"
-        if not uncalibrated:
-            _leave_out(head, few, say)
+        if head.several:
+            say(f"shares: left out of {head.name}: {few}")
             return head
-        temperature, how = 1.0, f"not calibrated: {few}"
+        temperature, how = 1.0, f"not calibrated, which costs a part of the gain: {few}"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
     version = SET_SHARES_VERSION if head.several else SHARES_VERSION
     if not head.several:
         settings["background"] = background_of(logits / temperature)
     return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
-
-
-def _leave_out(head: Head, few: str, say: Callable[[str], object]) -> None:
-    """Says that a head has no shares.
-
-    Raises:
-        ExportError: the head depends on them.
-    """
-    if head.training.get("delivery", {}).get("gated") and head.personalisation.form != "none":
-        raise ExportError(
-            f"--personalise shares: class shares are the gate of {head.name}, and nothing calibrates them: {few};"
-            f" --personalise shares-uncalibrated exports them at temperature 1"
-        )
-    say(f"shares: left out of {head.name}: {few}; --personalise shares-uncalibrated exports them at temperature 1")
-
-
-def calibrates(training: Mapping[str, Any], labels: Sequence[str], several: bool, streams: Streams) -> bool:
-    """Return whether :func:`with_shares` can calibrate the shares of a head with these labels."""
-    if trained_temperature(training, several) is not None:
-        return True
-    names = labels_of(streams)
-    photos = _once((path, names.get(path)) for each in streams.values() for path, _ in distinct(each))
-    return sum(label is not None and (several or label in labels) for _, label in photos) >= FEWEST_LABELLED
 
 
 def trained_temperature(training: Mapping[str, Any], several: bool) -> float | None:

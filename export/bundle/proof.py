@@ -117,7 +117,7 @@ def prove(
 def _entry(model: Model, export: Export, folder: Path) -> Head:
     entry = model.entry(folder)
     if export.shares:
-        entry = with_shares(entry, model.reference, export.say, export.uncalibrated)
+        entry = with_shares(entry, model.reference, export.say)
     return with_rejection(entry, model.reference)
 
 
