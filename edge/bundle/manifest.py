@@ -345,7 +345,8 @@ SHARES_VERSION = 3  # version of the arithmetic of class shares, and of what is 
 SET_SHARES_VERSION = 4  # the same for photos with several labels, label by label
 MAX_SET_LABELS = 256  # of a head whose answers are sets
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # a number of photos
-Photos = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+Photos = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]
+Share = Annotated[float, msgspec.Meta(ge=1e-9, lt=1)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
@@ -382,14 +383,14 @@ class ShareCard(Strict, frozen=True):
     capacity: Annotated[int, msgspec.Meta(gt=0, le=MAX_WINDOW)]
     scale: tuple[Annotated[float, msgspec.Meta(gt=0, le=1e6)], ...] = ()
     bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
-    base: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
-    background: tuple[Annotated[float, msgspec.Meta(gt=0, lt=1)], ...] = ()
+    base: tuple[Share, ...] = ()
+    background: tuple[Share, ...] = ()
     strength: Photos = 2.0
     known: Photos = 4.0
     unknown: Photos = 2.0
-    contrast: Annotated[float, msgspec.Meta(gt=0, le=100)] = 4.0
+    contrast: Annotated[float, msgspec.Meta(gt=0, le=10)] = 4.0
     half_life: Count = 46.0
-    no_shift: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.73
+    no_shift: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.73
     penalty: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.1
     evidence_half_life: Count = 34.0
     elsewhere: Probability = 0.25
@@ -400,6 +401,11 @@ class ShareCard(Strict, frozen=True):
     revisit: int | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
+        if self.version >= SHARES_VERSION and not 1e-6 <= self.no_shift <= 1 - 1e-6:
+            raise ValueError(f"shares: no_shift is {self.no_shift}, expected 0.000001 to 0.999999")
+        for name in ("half_life", "evidence_half_life"):
+            if 0 < getattr(self, name) < 0.5 and self.version >= SHARES_VERSION:
+                raise ValueError(f"shares: {name} is {getattr(self, name)}, expected 0, or 0.5 photos or more")
         for name in ("background",) if self.is_of_sets else ("base", "background"):
             vector = getattr(self, name)
             if vector and abs(sum(vector) - 1) > 1e-3:

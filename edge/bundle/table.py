@@ -51,12 +51,6 @@ def _calibration(shares: ShareCard) -> str:
     return f"temperature {shares.temperature:g}"
 
 
-def _bound(shares: ShareCard) -> str:
-    if not shares.support:
-        return "which move an answer to any class"
-    return f"which move an answer only to classes with at least {shares.support:g} times its probability"
-
-
 def _notes(manifest: Manifest) -> Iterator[str]:
     parts = {(a.head, a.precision): a.parts_bytes for a in manifest.artifacts if a.role == "head"}
     for (head, precision), sizes in parts.items():
@@ -66,8 +60,7 @@ def _notes(manifest: Manifest) -> Iterator[str]:
         yield f"{head} {precision}, weights apart: {weights}"
     for card in manifest.heads:
         if (shares := card.personalisation.shares) is not None:
-            how = f"{_calibration(shares)}, {_bound(shares)}"
-            yield f"{card.name}: class shares of up to {shares.capacity:,} photos, {how}"
+            yield f"{card.name}: class shares of up to {shares.capacity:,} photos, {_calibration(shares)}"
     for artifact in manifest.artifacts:
         name = f"{artifact.head or artifact.role} {artifact.target}"
         if artifact.parity_note:

@@ -1,7 +1,6 @@
 """The `refocus` command line of the device: one module per group of commands."""
 
 from refocus.edge.commands.app import (
-    DEVICE,
     EXPORT,
     MEASURE,
     PARTLY,
@@ -9,7 +8,6 @@ from refocus.edge.commands.app import (
     TRAIN,
     ThreadsOption,
     callable_of,
-    main,
     print_json,
     print_result,
     run,
@@ -18,7 +16,6 @@ from refocus.edge.commands.news import show_news, shows_progress, track
 from refocus.edge.commands.options import Head, HeadTarget, Json, RefuseFallback, Shares, numbers, words
 
 __all__ = [
-    "DEVICE",
     "EXPORT",
     "MEASURE",
     "PARTLY",
@@ -31,7 +28,6 @@ __all__ = [
     "Shares",
     "ThreadsOption",
     "callable_of",
-    "main",
     "numbers",
     "print_json",
     "print_result",

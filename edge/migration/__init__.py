@@ -2,6 +2,5 @@
 
 from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.migration.migration import Migration
-from refocus.edge.migration.stages import read_record
 
-__all__ = ["DualWriteRecognizer", "Migration", "read_record"]
+__all__ = ["DualWriteRecognizer", "Migration"]

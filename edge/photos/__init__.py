@@ -3,11 +3,9 @@
 from refocus.edge.photos.preprocess import (
     MAX_PHOTO_BYTES,
     cropped,
-    decode_for,
     decode_photo,
     preprocess,
     read_photo,
-    resize_and_crop,
 )
 
-__all__ = ["MAX_PHOTO_BYTES", "cropped", "decode_for", "decode_photo", "preprocess", "read_photo", "resize_and_crop"]
+__all__ = ["MAX_PHOTO_BYTES", "cropped", "decode_photo", "preprocess", "read_photo"]

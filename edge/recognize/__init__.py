@@ -19,7 +19,6 @@ from refocus.edge.recognize.chosen_target import (
 from refocus.edge.recognize.class_shares import (
     ClassShares,
     ShareAnswer,
-    Shares,
     ShareSettings,
     background_of,
     beside_head,
@@ -48,7 +47,6 @@ __all__ = [
     "Recognizer",
     "ShareAnswer",
     "ShareSettings",
-    "Shares",
     "StreamState",
     "answer_album",
     "answer_all",

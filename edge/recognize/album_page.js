@@ -21,7 +21,7 @@ function filter() {
   for (const [number, card] of cards.entries()) {
     const row = details[number];
     const text = [row.file, ...row.answer.map((pair) => pair[0])].join("\n").toLowerCase();
-    card.hidden = !((kind.value === "all" || card.dataset.kind === kind.value) && text.includes(wanted));
+    card.hidden = !((kind.value === "all" || card.dataset.kind.split(" ").includes(kind.value)) && text.includes(wanted));
   }
   document.getElementById("count").textContent = visible().length + " of " + cards.length + " photos";
 }

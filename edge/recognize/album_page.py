@@ -107,7 +107,7 @@ def _card(number: int, row: Row) -> str:
     name = escape(printable(row.file).replace("\\", "/").rsplit("/", 1)[-1])
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
     if row.known is False:
-        label, kind = f"unknown, perhaps {label}", "unknown"
+        label, kind = f"unknown, perhaps {label}", f"{kind} unknown"
     probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
     alone = row.alone[0][0] if row.alone else ""
     if row.labels is not None and row.labels_alone is not None:

@@ -39,23 +39,24 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 
+from refocus.edge.bundle.manifest import SHARES_VERSION, ShareCard
 from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUnavailable
 from refocus.edge.history.likely_classes import LikelyClasses
 
 if TYPE_CHECKING:
     from refocus.edge.runtimes.native_shares import NativeShares
 
-MOST_TOP, MOST_CAPACITY = 256, 1 << 20  # limits of the settings of a bundle
 _TINY = float(np.finfo(np.float32).tiny)
 _LEAST, _MOST = -3.0, 6.0  # limits of the evidence, in nats
 _MOST_PROFILE, _PROFILE_PHOTOS = 0.5, 32  # part of the photos in a profile, and the number that gives half of it
-_FADED = 32  # half-lives after which a photo's vote is below any rounding
+_FADED = 12  # half-lives after which the newest photos alone decide: a vote is below 1/4000
 
 
 @dataclass(frozen=True)
@@ -118,40 +119,12 @@ class ShareSettings:
         Raises:
             BundleError: a value is out of its bounds, or a vector is not (C,); or C < 2.
         """
-        if classes < 2:
-            raise BundleError(f"class shares need a classifier of at least 2 classes; this one has {classes}")
-        for name in ("scale", "bias", "base", "background"):
-            vector = np.asarray(getattr(self, name), dtype=float)
-            if vector.size and (vector.shape != (classes,) or not np.isfinite(vector).all()):
-                raise BundleError(
-                    f"class shares: {name} has {vector.size} numbers; expected {classes} finite ones, or none"
-                )
-        for name in ("base", "background"):
-            vector = getattr(self, name)
-            if vector and (min(vector) <= 0 or abs(sum(vector) - 1) > 1e-3):
-                raise BundleError(f"class shares: {name} must be positive shares that sum to 1")
-        if self.scale and min(self.scale) <= 0:
-            raise BundleError("class shares: scale must be positive")
-        positive = {name: (0 < getattr(self, name) < math.inf, "a positive number") for name in _POSITIVE}
-        photos = {
-            name: (0 <= getattr(self, name) < math.inf, "a number of photos, 0 for never")
-            for name in ("half_life", "evidence_half_life")
-        }
-        bounds: dict[str, tuple[bool, str]] = {
-            "outputs": (self.outputs in ("logits", "probabilities"), "'logits' or 'probabilities'"),
-            **positive,
-            **photos,
-            "no_shift": (0 < self.no_shift < 1, "above 0 and below 1"),
-            "penalty": (0 <= self.penalty < math.inf, "a number of nats"),
-            "elsewhere": (0 <= self.elsewhere <= 1, "from 0 to 1"),
-            "with_head": (0 <= self.with_head <= 1, "from 0 to 1"),
-            "support": (0 <= self.support < 1, "from 0 to below 1"),
-            "top": (1 <= self.top <= MOST_TOP, f"from 1 to {MOST_TOP}"),
-            "capacity": (1 <= self.capacity <= MOST_CAPACITY, f"from 1 to {MOST_CAPACITY}"),
-        }
-        for name, (good, expected) in bounds.items():
-            if not good:
-                raise BundleError(f"class shares: {name} is {getattr(self, name)}; expected {expected}")
+        try:
+            stated = {name: value if isinstance(value, str) else _plain(value) for name, value in asdict(self).items()}
+            card = msgspec.convert({"version": SHARES_VERSION, **stated}, ShareCard)
+            card.check("classifier", classes)
+        except (msgspec.ValidationError, ValueError) as error:
+            raise BundleError(f"class shares: {error}") from None
 
     @property
     def looks_back(self) -> int:
@@ -171,8 +144,13 @@ class ShareSettings:
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-_POSITIVE = "temperature", "strength", "known", "unknown", "contrast"
-_NUMBERS = *_POSITIVE, "penalty", "elsewhere", "with_head", "support"  # of the settings, that arithmetic in C takes
+def _plain(value: Any) -> Any:
+    """Convert numpy numbers to those of Python."""
+    return [*map(float, value)] if isinstance(value, tuple) else getattr(value, "item", lambda: value)()
+
+
+# Numbers of the settings that the arithmetic in C takes.
+_NUMBERS = "temperature", "strength", "known", "unknown", "contrast", "penalty", "elsewhere", "with_head", "support"
 
 
 class Shares(NamedTuple):
@@ -242,6 +220,7 @@ class ClassShares:
     native: bool = True
     expected: bool = False
     _slots: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False)  # key -> slot, oldest first
+    _stale: bool = field(default=False, init=False, repr=False)  # whether a photo was forgotten since the last fold
     _index: np.ndarray = field(init=False, repr=False)  # of each slot: its k classes
     _kept: np.ndarray = field(init=False, repr=False)  # and their probabilities
     _counts: np.ndarray = field(init=False, repr=False)  # N
@@ -265,6 +244,7 @@ class ClassShares:
     def clear(self) -> None:
         """Forget all photos."""
         self._slots.clear()
+        self._stale = False
         self._free: list[int] = []
         self._index = np.zeros((0, self.k), np.int32)
         self._kept = np.zeros((0, self.k), np.float32)
@@ -299,7 +279,7 @@ class ClassShares:
             self.forget(next(iter(self._slots)))
         slot = self._slots[key] = self._take_slot()
         self._index[slot], self._kept[slot] = row
-        self._fold([slot])
+        self._fold([] if self._stale else [slot])
 
     def extend(self, rows: Iterable[LikelyClasses], keys: Iterable[Hashable] | None = None) -> None:
         """Add rows, oldest first, as after a restart."""
@@ -309,19 +289,15 @@ class ClassShares:
     def forget(self, key: Hashable) -> bool:
         """Forget one photo; return whether it was there.
 
-        The estimate is then that of the other photos in their order.
+        The estimate is then that of the other photos in their order. Where the oldest photo has faded, what is left of
+        its vote stays.
         """
-        slot = self._slots.get(key)
-        if slot is None:
+        if key not in self._slots:
             return False
-        faded = self.settings.half_life and len(self._slots) > _FADED * self.settings.half_life
-        oldest = next(iter(self._slots)) == key
-        del self._slots[key]
-        self._free.append(slot)
-        if not (oldest and faded):
-            self._counts[:] = 0
-            self._sums[:] = 0
-            self._fold([*self._slots.values()])
+        half_lives = self.settings.half_life, self.settings.evidence_half_life
+        faded = all(half_lives) and len(self._slots) > _FADED * max(half_lives)
+        self._stale |= not faded or next(iter(self._slots)) != key
+        self._free.append(self._slots.pop(key))
         return True
 
     # ---- what it says
@@ -363,6 +339,7 @@ class ClassShares:
 
     def estimate(self) -> Shares:
         """Return the present shares."""
+        self._settle()
         if self._native is not None:
             return Shares(*self._native.estimate(), len(self._slots))
         settings, (votes, spread, _, _, evidence) = self.settings, self._sums
@@ -437,6 +414,7 @@ class ClassShares:
         outputs = np.asarray(outputs)
         if self._native is None or self.settings.outputs != "logits" or outputs.shape != (self.classes,):
             return None
+        self._settle()
         found = self._native.answer(len(self), outputs, head)
         if found is None:
             return None
@@ -466,12 +444,19 @@ class ClassShares:
 
     # ---- inside
 
+    def _settle(self) -> None:
+        """Count all photos again after one was forgotten."""
+        if self._stale:
+            self._stale = False
+            self._counts[:] = 0
+            self._sums[:] = 0
+            self._fold([*self._slots.values()])
+
     def _fold(self, slots: Sequence[int]) -> None:
         """Count the photos of these slots, in this order."""
         if self._native is not None:
             self._native.fold(slots)
-            return
-        for slot in slots:
+        for slot in slots if self._native is None else ():
             self._count(self._index[slot], self._kept[slot].astype(np.float64))
 
     def _count(self, index: np.ndarray, kept: np.ndarray) -> None:
@@ -496,7 +481,7 @@ class ClassShares:
             self._counts[index[best]] += vote
         added = [vote, vote * others / personal if self.expected else 0.0, is_known, 1 - is_known]
         self._sums[:4] = self._fade * self._sums[:4] + added
-        gained = math.log(1 - vote + vote * personal) - settings.penalty
+        gained = math.log(max(1 - vote + vote * personal, _TINY)) - settings.penalty
         self._sums[4] = min(max(self._evidence_fade * evidence + gained, _LEAST), _MOST)
 
     def _take_slot(self) -> int:

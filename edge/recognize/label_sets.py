@@ -194,10 +194,9 @@ class LabelShares:
 
     def _check(self, row: LikelyClasses) -> None:
         there = row.probabilities
-        if there.shape != (self.k,) or row.classes.tolist() != [*range(self.k)] or not (there >= 0).all():
+        whole = there.shape == (self.k,) and row.classes.tolist() == [*range(self.k)]
+        if not whole or not ((there >= 0) & (there <= 1)).all():
             raise HistoryError("a row of label shares is of other labels, or damaged; compute the rows again")
-        if not (there <= 1).all():
-            raise HistoryError("a row of label shares holds no probabilities: it is damaged; compute the rows again")
 
 
 AnyShares = ClassShares | LabelShares

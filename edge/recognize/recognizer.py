@@ -286,8 +286,8 @@ class Recognizer:
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
         calibrated = declared is not None or self.card.personalisation.shares is None
-        rejection = self.card.rejection if calibrated else None  # it is a score of calibrated answers
-        self._rejection = rejection if isinstance(rejection, float) else None
+        rejection = self.card.rejection  # a score of calibrated answers
+        self._rejection = rejection if calibrated and isinstance(rejection, float) else None
         self.capacity = max(keeping.capacity or _usual_capacity(self.manifest), self.window)
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))

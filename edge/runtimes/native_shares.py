@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _NUMBERS = (
     *("penalty", "least", "most", "elsewhere", "support", "with_head"),
 )
 _FLAGS = "expected", "gated"
-_MEMORY = {"index": np.int32, "kept": np.float32, "counts": np.float64, "sums": np.float64}
+_MEMORY = "index", "kept", "counts", "sums"
 _ANSWERS = "logits", "shared", "plain", "shift", "alone", "shares"
 
 
@@ -69,29 +69,6 @@ def load(path: Path = LIBRARY) -> ctypes.CDLL:
 _FUNCTIONS = load()
 
 
-class NativeAnswer(NamedTuple):
-    """Result of :meth:`NativeShares.answer`.
-
-    Attributes:
-        logits, shared_logits, plain_logits, shift, alone, shares: (C,) of the answer; of the classifier with shares and
-            without, calibrated; log(s / b); the probabilities without; the shares.
-        weights: (2,) of "no shift" and of the person's shares.
-        numbers: evidence and trust of the shares, how far they moved the answer, and the photo's likelihood, (4,).
-        classes, kept: (k,) what is kept of the photo.
-    """
-
-    logits: np.ndarray
-    shared_logits: np.ndarray
-    plain_logits: np.ndarray
-    shift: np.ndarray
-    alone: np.ndarray
-    shares: np.ndarray
-    weights: np.ndarray
-    numbers: list[float]
-    classes: np.ndarray
-    kept: np.ndarray
-
-
 class NativeShares:
     """The functions for the state of one person.
 
@@ -113,8 +90,6 @@ class NativeShares:
         # Memory whose place is known: to ask numpy for an address costs as much as the arithmetic.
         self._index, self._row = np.empty(top, np.int32), np.empty(top, np.float32)
         self._in, self._out = np.empty((2, classes)), np.empty(8 * classes + 6)
-        self._slot = np.empty(1, np.int64)
-        self._one = self._slot.ctypes.data
         self._answer = _Answer(self._in.ctypes.data)
         parts = {name: number * classes for number, name in enumerate((*_ANSWERS, "scratch"))}
         for name, start in (parts | {"weights": 8 * classes, "said": 8 * classes + 2}).items():
@@ -127,21 +102,16 @@ class NativeShares:
         """Set the memory of the state, which must stay where it is until the next call.
 
         Args:
-            arrays: classes and probabilities of the slots, (slots, k) each; counts (C,); sums (5,).
+            arrays: classes and probabilities of the slots, (slots, k) int32 and float32; counts (C,) and sums (5,),
+                float64; all contiguous.
         """
-        for (name, kind), value in zip(_MEMORY.items(), arrays, strict=True):
-            if value.dtype != kind or not value.flags.c_contiguous:
-                raise ValueError(f"{name}: expected contiguous {np.dtype(kind)}, got {value.dtype}")
+        for name, value in zip(_MEMORY, arrays, strict=True):
             setattr(self._state, name, value.ctypes.data)
 
     def fold(self, slots: Sequence[int]) -> None:
         """Count the photos of these slots, in this order."""
-        if len(slots) == 1:
-            self._slot[0] = slots[0]
-            _FUNCTIONS.refocus_shares_fold(self._where, self._one, 1)
-        else:
-            many = np.array(slots, dtype=np.int64)
-            _FUNCTIONS.refocus_shares_fold(self._where, many.ctypes.data, len(many))
+        many = np.array(slots, dtype=np.int64)
+        _FUNCTIONS.refocus_shares_fold(self._where, many.ctypes.data, len(many))
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Return shares (C,), weights (2,) and evidence."""
@@ -149,7 +119,7 @@ class NativeShares:
         evidence = _FUNCTIONS.refocus_shares_estimate(self._where, shares.ctypes.data, weights.ctypes.data)
         return shares, weights, float(evidence)
 
-    def answer(self, photos: int, outputs: np.ndarray, head: np.ndarray | None = None) -> NativeAnswer | None:
+    def answer(self, photos: int, outputs: np.ndarray, head: np.ndarray | None = None) -> tuple[Any, ...] | None:
         """Answer one photo.
 
         Args:
@@ -158,7 +128,10 @@ class NativeShares:
             head: logits (C,) of a head with a history, which then answers with shares.
 
         Returns:
-            The answer; None if the outputs are not finite.
+            Logits of the answer, of the classifier with shares and without, calibrated; log(s / b); the probabilities
+            without shares; the shares, (C,) each; the weights of "no shift" and of the person's, (2,); evidence, trust,
+            how far shares moved the answer, and the photo's likelihood, (4,); classes and probabilities that are kept,
+            (k,) each. None if the outputs are not finite.
         """
         self._in[0] = outputs
         if head is not None:
@@ -170,7 +143,7 @@ class NativeShares:
         logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
         weights, numbers = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :].tolist()
         kept = self._index.copy(), self._row.copy()
-        return NativeAnswer(logits, shared, plain, shift, alone, shares, weights, numbers, *kept)
+        return logits, shared, plain, shift, alone, shares, weights, numbers, *kept
 
     def top(self, probability: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the k most likely classes (k,), in order, and their probabilities (k,), float32."""

@@ -350,7 +350,7 @@ class Bank:
             self.manifest,
             schema_version=SCHEMA_VERSION,
             artifacts=artifacts,
-            heads=(msgspec.structs.replace(self._head, self_test=None),),
+            heads=(msgspec.structs.replace(self._head, self_test=None, rejection=msgspec.UNSET),),
             self_test_photos=(),
             bank=None,
             task=card,

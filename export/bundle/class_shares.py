@@ -1,7 +1,7 @@
 """Class shares for any bundle: the settings with which a device estimates them.
 
 Nothing is trained. The class profile of unknown photos needs no labels: it is the mean of the probability that the best
-class of each given photo leaves to the others, mixed with the class shares of training. The classifier's probabilities
+class of each given photo leaves to the others, mixed with the uniform distribution. The classifier's probabilities
 are calibrated by one temperature (Guo et al., "On calibration of modern neural networks", ICML 2017): the one that
 training fitted on validation photos, or else the one under which the labels of the given photos are likeliest. Where
 there is neither, the temperature is 1: the estimate loses gain, and not accuracy, where that is wrong.
@@ -49,8 +49,10 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
     plain = np.stack([answer.outputs["plain_logits"] for answer in reference.answers]).astype(np.float64)
     outputs = "logits" if head.several else kind_of(plain, head.name)
     logits = np.log(np.maximum(plain, np.finfo(np.float32).tiny)) if outputs == "probabilities" else plain
-    given = _once((step.path, step.label) for step in reference.steps)
-    photos = {row: label for row, label in given if label is not None and (head.several or label in head.labels)}
+    given = dict(first_of_each((step.path, step.label) for step in reference.steps))
+    photos = {
+        row: label for row, label in given.items() if label is not None and (head.several or label in head.labels)
+    }
     temperature = trained_temperature(head.training, head.several)
     if temperature is not None:
         how = "calibrated on validation photos in training"
@@ -60,6 +62,8 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
     else:
         few = f"{len(photos)} of the photos have labels of {head.name}, and {FEWEST_LABELLED} or more calibrate them"
         few += " (give --photos with CLASS/photo folders, or metadata.csv with file_name and label)"
+        if head.several and head.training.get("delivery", {}).get("gated"):
+            raise ExportError(f"--personalise shares: class shares are the gate of {head.name}, and {few}")
         if head.several:
             say(f"shares: left out of {head.name}: {few}")
             return head
@@ -67,7 +71,7 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
     version = SET_SHARES_VERSION if head.several else SHARES_VERSION
     if not head.several:
-        settings["background"] = background_of(logits / temperature)
+        settings["background"] = background_of(logits[list(given)] / temperature)
     return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
 
 
@@ -82,7 +86,7 @@ def trained_temperature(training: Mapping[str, Any], several: bool) -> float | N
     return float(chosen["temperature"]) if photos >= FEWEST_LABELLED else None
 
 
-def _once(rows: Iterable[tuple[Path, T]]) -> Iterator[tuple[int, T]]:
+def first_of_each(rows: Iterable[tuple[Path, T]]) -> Iterator[tuple[int, T]]:
     """Number and value of each row that is the first of its photo: mirrored copies have their original's path."""
     seen = set[Path]()
     for number, (path, value) in enumerate(rows):

@@ -116,8 +116,7 @@ def prove(
 
 def _entry(model: Model, export: Export, folder: Path) -> Head:
     entry = model.entry(folder)
-    if export.shares:
-        entry = with_shares(entry, model.reference, export.say)
+    entry = with_shares(entry, model.reference, export.say) if export.shares else entry
     return with_rejection(entry, model.reference)
 
 

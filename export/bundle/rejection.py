@@ -8,13 +8,17 @@ networks", ICLR 2017). Class shares raise the scores of photos of the person's c
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 
 from refocus.edge.bundle import Head
+from refocus.export.bundle.class_shares import first_of_each
 from refocus.export.parity.parity import Reference
 
 MARKED = 0.05  # part of the correct answers that are marked as guesses
+_MARGIN = 1e-3  # of the score, for runtimes that round
 FEWEST_LABELLED = 64  # photos with labels that take the place of the probabilities of being correct
 
 
@@ -30,13 +34,12 @@ def with_rejection(head: Head, reference: Reference) -> Head:
     if head.several:
         return head
     shares = head.personalisation.shares
-    logits = np.stack([answer.outputs["plain_logits"] for answer in reference.answers]).astype(np.float64)
-    if shares is not None and shares.outputs == "probabilities":
-        logits = np.log(np.maximum(logits, np.finfo(np.float32).tiny))
-    labels = [step.label for step in reference.steps]
-    return msgspec.structs.replace(
-        head, rejection=threshold(logits / (shares.temperature if shares else 1.0), labels, head.labels)
-    )
+    photos = dict(first_of_each((step.path, step.label) for step in reference.steps))
+    logits = np.stack([reference.answers[row].outputs["logits"] for row in photos]).astype(np.float64)
+    if shares is not None and head.personalisation.form == "none":  # the answer with shares is calibrated
+        given = np.log(np.maximum(logits, 1e-30)) if shares.outputs == "probabilities" else logits
+        logits = given / shares.temperature
+    return msgspec.structs.replace(head, rejection=threshold(logits, [*photos.values()], head.labels))
 
 
 def threshold(logits: np.ndarray, labels: list[str | None], names: tuple[str, ...]) -> float:
@@ -54,8 +57,8 @@ def threshold(logits: np.ndarray, labels: list[str | None], names: tuple[str, ..
     weight = np.exp(score)
     if labelled.sum() >= FEWEST_LABELLED:
         weight = np.array([names[number] == label for number, label in zip(best, labels, strict=True)], dtype=float)
-    if not weight.sum():  # no answer is correct: nothing tells known photos from others
-        weight = np.ones(len(score))
+    weight = weight if weight.any() else np.ones(len(score))  # no answer is correct: nothing tells known photos
     order = np.argsort(score)
     reached = np.cumsum(weight[order]) / weight.sum()
-    return round(float(score[order][np.searchsorted(reached, MARKED)]), 4)
+    least = float(score[order][np.searchsorted(reached, MARKED)])
+    return math.floor(1e4 * (least - _MARGIN)) / 1e4

@@ -1,5 +1,5 @@
 """Bundles on a model hub: upload with a model card, download with verification by hash."""
 
-from refocus.export.hub.transfer import HubError, Place, Pushed, parse_place, pull_bundle, push_bundle
+from refocus.export.hub.transfer import HubError, Place, parse_place, pull_bundle, push_bundle
 
-__all__ = ["HubError", "Place", "Pushed", "parse_place", "pull_bundle", "push_bundle"]
+__all__ = ["HubError", "Place", "parse_place", "pull_bundle", "push_bundle"]

@@ -241,7 +241,8 @@ def _plot(document: page.Document) -> bytes:
         return 100 * float(np.mean([row["gain"]["mean"] for row in found]))
 
     for family, (grid, _) in FAMILIES.items():
-        points = [(mean(family, value, FOREIGN), mean(family, value, OWN)) for value in grid]
+        there = {row["value"] for row in document["curve"] if row["family"] == family}
+        points = [(mean(family, value, FOREIGN), mean(family, value, OWN)) for value in grid if value in there]
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=family)
     value = document["settings"]["elsewhere"]
     default = mean("elsewhere", value, FOREIGN), mean("elsewhere", value, OWN)

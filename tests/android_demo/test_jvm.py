@@ -154,7 +154,7 @@ def test_a_plain_network_in_every_precision_and_an_int8_head_decide_as_in_python
     (tmp_path / "my_net.py").write_text(NETWORK)
     (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
     done = refocus("export", "my_net:build", "--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(),
-                   "--personalise", "shares-uncalibrated", "--to", "onnx:fp32,onnx:fp16,onnx:w8,onnx:int8,executorch:fp32",
+                   "--personalise", "shares", "--to", "onnx:fp32,onnx:fp16,onnx:w8,onnx:int8,executorch:fp32",
                    "--out", tmp_path / "plain" / "bundle")  # fmt: skip
     assert done.returncode == 0, done.stderr
     for name in ("plain-fp16", "plain-w8", "plain-int8"):

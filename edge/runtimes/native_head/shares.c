@@ -46,7 +46,7 @@ static void count(const struct refocus_shares *s, const int32_t *index, const fl
     s->sums[1] = s->fade * spread + (s->expected ? vote * others / personal : 0);
     s->sums[2] = s->fade * s->sums[2] + known;
     s->sums[3] = s->fade * s->sums[3] + 1 - known;
-    double evidence = s->evidence_fade * s->sums[4] + log(1 - vote + vote * personal) - s->penalty;
+    double evidence = s->evidence_fade * s->sums[4] + log(at_least(1 - vote + vote * personal, TINY)) - s->penalty;
     s->sums[4] = evidence < s->most ? at_least(evidence, s->least) : s->most;
 }
 

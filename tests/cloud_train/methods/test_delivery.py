@@ -179,23 +179,13 @@ def test_export_delivers_what_served_validation_people_best(chosen):
 
 
 @pytest.mark.slow
-def test_shares_that_nothing_calibrates_are_not_delivered(chosen):
+def test_shares_that_nothing_calibrates_are_delivered_at_temperature_1(chosen):
     said = []
     alone = export(chosen("shares", 63), said.append).bundle.manifest.head().personalisation
-    assert (alone.method, alone.form, alone.shares) == ("plain", "none", None)
-    assert any("shares: left out of" in line for line in said)
-    gated = chosen("both", 63)
-    found = export(gated, said.append).bundle.manifest.head().personalisation
-    assert (found.method, found.shares) == ("plain", None)
-    assert "iciia_t was chosen with class shares, which nothing calibrates: the plain classifier is exported" in said
-    with pytest.raises(ExportError, match="class shares are the gate of iciia_t, and nothing calibrates them"):
-        export(replace(gated, personalise="shares"))
-
-
-@pytest.mark.slow
-def test_a_head_that_is_better_than_the_plain_classifier_is_delivered_without_shares_that_nothing_calibrates(chosen):
-    found = export(chosen("both", 63, gated=False)).bundle.manifest.head().personalisation
-    assert (found.method, found.shares) == ("iciia", None)
+    assert (alone.method, alone.form, alone.shares.temperature) == ("plain", "none", 1.0)
+    assert any("at temperature 1, not calibrated" in line for line in said)
+    gated = export(chosen("both", 63)).bundle.manifest.head().personalisation
+    assert (gated.method, gated.shares.gated, gated.shares.temperature) == ("iciia", True, 1.0)
 
 
 @pytest.mark.slow
@@ -204,7 +194,7 @@ def test_a_head_can_be_had_nevertheless(chosen):
     for asked in (replace(settings, personalise="head"), replace(settings, form="window")):
         found = export(asked).bundle.manifest.head().personalisation
         assert (found.method, found.shares) == ("iciia", None)
-    with pytest.raises(ExportError, match="--personalise best: expected head, shares or shares-uncalibrated"):
+    with pytest.raises(ExportError, match="--personalise best: expected head or shares"):
         export(replace(settings, personalise="best"))
 
 

@@ -274,7 +274,7 @@ def test_settings_out_of_bounds_are_refused(change):
 
 
 def test_a_single_class_is_refused():
-    with pytest.raises(BundleError, match="at least 2 classes"):
+    with pytest.raises(BundleError, match="two labels or more"):
         ClassShares(ShareSettings(), 1)
 
 

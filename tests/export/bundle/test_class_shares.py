@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from refocus import Recognizer, check, load_bundle
-from refocus.edge.bundle import SHARES_VERSION, artifact_table, write_manifest
+from refocus.edge.bundle import SHARES_VERSION, write_manifest
 from refocus.edge.recognize import ShareSettings
 from refocus.export.bundle.class_shares import HIGHEST, LOWEST, calibrated, kind_of
 from refocus.export.errors import ExportError
@@ -165,36 +165,25 @@ def test_outputs_that_are_no_probabilities_leave_no_bundle(export, tmp_path, ass
 
 def test_another_word_is_refused_before_anything_is_read(refocus, tmp_path, assert_one_clear_line):
     done = refocus("export", "nowhere.safetensors", "--out", tmp_path / "bundle", "--personalise", "share")
-    assert_one_clear_line(done, "--personalise share", "expected head, shares or shares-uncalibrated")
+    assert_one_clear_line(done, "--personalise share", "expected head or shares")
 
 
-def test_without_labelled_photos_shares_are_left_out_unless_they_are_asked_for(export, place, refocus, tmp_path):
+def test_without_labelled_photos_shares_are_written_and_not_calibrated(export, place, refocus, tmp_path):
     few = tmp_path / "few"
     shutil.copytree(place / "photos", few)
     for number in range(63, 66):
         (few / LABELS[number % 3] / f"{number}.png").unlink()
     done = export(tmp_path / "bundle", photos=few)
     assert done.returncode == 0, done.stderr
-    (line,) = [line for line in done.stderr.splitlines() if "left out of plain" in line]
-    assert "63 of the photos have labels of plain, and 64 or more calibrate them" in line
-    assert "--personalise shares-uncalibrated exports them at temperature 1" in line
-    assert load_bundle(tmp_path / "bundle").manifest.heads[0].personalisation.shares is None
-    asked = export(tmp_path / "asked", "--personalise", "shares-uncalibrated", photos=few)
-    assert asked.returncode == 0, asked.stderr
-    assert "shares: plain at temperature 1, not calibrated" in asked.stderr
-    shares = load_bundle(tmp_path / "asked").manifest.heads[0].personalisation.shares
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("shares: plain")]
+    assert (
+        "at temperature 1, not calibrated, which costs a part of the gain: 63 of the photos have labels of plain"
+        in line
+    )
+    shares = load_bundle(tmp_path / "bundle").manifest.heads[0].personalisation.shares
     assert (shares.temperature, shares.support) == (1.0, ShareSettings.support)
-    inspected = " ".join(refocus("inspect", tmp_path / "asked").stdout.split())
-    assert "temperature 1 (not calibrated, or without effect), which move an answer only to classes" in inspected
-
-
-def test_a_bundle_from_before_the_bound_says_that_it_has_none(made, capsys):
-    manifest = made[1].manifest
-    head = manifest.heads[0]
-    shares = msgspec.structs.replace(head.personalisation.shares, support=0.0)
-    head = msgspec.structs.replace(head, personalisation=msgspec.structs.replace(head.personalisation, shares=shares))
-    artifact_table(msgspec.structs.replace(manifest, heads=(head,)))
-    assert "which move an answer to any class" in " ".join(capsys.readouterr().out.split())
+    inspected = " ".join(refocus("inspect", tmp_path / "bundle").stdout.split())
+    assert "temperature 1 (not calibrated, or without effect)" in inspected
 
 
 def test_a_temperature_undoes_what_a_classifier_exaggerates():

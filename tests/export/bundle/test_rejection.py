@@ -55,3 +55,8 @@ def test_the_temperature_does_not_change_which_photos_are_marked():
     for temperature in (0.5, 3.0):
         marked = score(given / temperature) < threshold(given / temperature, [None] * 200, NAMES)
         assert 0 < marked.mean() < 0.15
+
+
+def test_a_saturated_classifier_does_not_mark_all_of_its_correct_answers():
+    given = 40.0 * np.eye(3)[np.zeros(200, dtype=int)]
+    assert not (score(given) < threshold(given, ["a"] * 200, NAMES)).any()

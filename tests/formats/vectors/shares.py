@@ -39,7 +39,13 @@ def manifests() -> None:
     add("shares-least", f"{rule}: fields with a default", changed(alone(), shared(**least)), True, "shares")
     most = {"strength": 1e9, "known": 1e9, "unknown": 1e9, "half_life": 1e9, "top": 256, "capacity": 2**20}
     add("shares-most", f"{rule}: the largest values", changed(alone(), shared(**most)), True, "shares")
-    earlier = {"version": 1, "strengths": [1.0, 16.0], "half_lives": [0.0, 8.0], "revisit": 4}
+    for value in (-3.5, 0, 4):
+        known = changed(alone(), at("heads.0.rejection", value))
+        add(f"head-rejection-{value}", "answers below it are guesses", known, True)
+    for number, value in enumerate((-1001, 1001, "0", None)):
+        wrong = changed(alone(), at("heads.0.rejection", value))
+        add(f"head-rejection-wrong-{number}", "the score has a range", wrong, False)
+    earlier = {"version": 1, "no_shift": 0.0, "strengths": [1.0, 16.0], "half_lives": [0.0, 8.0], "revisit": 4}
     add("shares-earlier", f"{rule}: version 1 is read", changed(alone(), shared(**least | earlier)), True, "shares")
     for field in REQUIRED:
         without = changed(alone(), shared(**{field: ...}))
@@ -47,14 +53,14 @@ def manifests() -> None:
     for number, (field, value) in enumerate((
         ("version", 0), ("version", 4), ("version", 5), ("version", "1"), ("outputs", "scores"), ("outputs", None),
         ("temperature", 0), ("temperature", -1.0), ("temperature", 1000.5), ("temperature", "1"), ("strength", 0),
-        ("strength", [1.0]), ("known", 0), ("known", -1.0), ("unknown", 0), ("unknown", 1e10), ("contrast", 0),
-        ("contrast", 101), ("half_life", -1), ("half_life", 1e10), ("no_shift", 1), ("no_shift", 0), ("penalty", -0.1),
+        ("strength", [1.0]), ("known", 0), ("known", 1e-9), ("unknown", 0), ("unknown", 1e10), ("contrast", 0),
+        ("contrast", 11), ("half_life", -1), ("half_life", 0.1), ("half_life", 1e10), ("no_shift", 1), ("no_shift", 0), ("penalty", -0.1),
         ("elsewhere", 1.1), ("elsewhere", -0.1), ("evidence_half_life", -1), ("evidence_half_life", 1e10),
         ("with_head", 1.5), ("with_head", -0.5), ("with_head", "half"),
         ("top", 0), ("top", 257), ("top", 2.0), ("capacity", 0), ("capacity", 2**20 + 1),
         ("scale", [1.0]), ("scale", [1.0, 0.0]), ("scale", [1.0, 1.0, 1.0]), ("bias", [0.0]), ("bias", [0.0, 1e7]),
         ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("background", [1.0]),
-        ("background", [0.5, 0.4]), ("background", [0.0, 1.0]), ("strengths", "4"), ("weight", 4.0), ("gated", 1),
+        ("background", [0.5, 0.4]), ("background", [0.0, 1.0]), ("background", [1e-12, 1 - 1e-12]), ("strengths", "4"), ("weight", 4.0), ("gated", 1),
         ("support", 1), ("support", -0.1), ("support", "0.1"), ("support", None),
     )):  # fmt: skip
         wrong = changed(alone(), shared(**{field: value}))

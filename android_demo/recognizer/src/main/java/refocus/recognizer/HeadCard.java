@@ -127,7 +127,7 @@ public final class HeadCard {
             }
         }
         files = Collections.unmodifiableList(listed);
-        fields.ignore("self_test", "classifier", "taught_by");
+        fields.ignore("self_test", "classifier", "taught_by", "rejection");
         fields.end();
         if (numbers > TensorSpec.MAX_NUMBERS) {
             throw new IllegalArgumentException("the states of head " + name + " have more than " + TensorSpec.MAX_NUMBERS
