@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def is_known(self) -> bool:
-        """Whether the photo shows one of the labels; if not, the best label is a guess."""
+        """Whether the photo shows one of the labels; if not, it is a guess."""
         return self.rejection is None or self.known_score >= self.rejection
 
     @cached_property

@@ -38,7 +38,7 @@ class Knowledge:
 
     @cached_property
     def background(self) -> tuple[float, ...]:
-        """Class profile of unknown photos, from the validation photos, (C,); empty: none."""
+        """Class profile of unknown photos, (C,), or empty."""
         return background_of(self.validation / self.temperature) if len(self.validation) else ()
 
 
