@@ -487,7 +487,9 @@ def run(
         return
     if run is None:
         raise UsageError(f"give the folder of the results: {STUDIES} run {file} RUN")
-    name, document = experiment.name, run_experiment(experiment, run, typed(run), words(cells))
+    parts = file.parts[file.parts.index("studies") :] if "studies" in file.parts else (file.name,)
+    command = typed(run).replace(file.name, "/".join(parts))
+    name, document = experiment.name, run_experiment(experiment, run, command, words(cells))
     shown = {name: ExperimentPage.of(experiment.page), **pages.STUDIES}
     write_study(run, name, document, as_json, shown)
     pictures: sections.Pictures = {}

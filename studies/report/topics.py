@@ -7,6 +7,7 @@ from refocus.cloud_train.evaluate.page import Document
 
 # Pages by the name of their file, in the order of the front page, each with its title.
 TOPICS = {
+    "camera-rolls": "Camera rolls: photos that show none of the classes",
     "class-shares": "Class shares and streams",
     "iciia-photos": "ICIIA heads on photos",
     "iciia-letters": "ICIIA heads on letters and digits",
@@ -36,7 +37,7 @@ OF_STUDY = {
     "stream": "class-shares",
     "trade-off": "class-shares",
     "few-people": "class-shares",
-    "camera-roll": "class-shares",
+    "camera-roll": "camera-rolls",
     "ablations": "iciia-paper",
     "attention": "iciia-paper",
     "baselines": "iciia-paper",
