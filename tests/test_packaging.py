@@ -27,7 +27,8 @@ def test_the_package_says_the_version_that_is_installed():
 def test_every_extra_that_was_promised_is_there():
     extras = set(PROJECT["optional-dependencies"])
     assert extras == {"cpu", "cuda", "tensorrt", "executorch", "coreml", "cloud", "export", "targets", "bench", "dev",
-                      "text", "flare", "update", "serve", "pipeline", "argo", "heic", "docs", "hub", "track"}  # fmt: skip
+                      "text", "flare", "update", "serve", "pipeline", "argo", "heic", "docs", "hub", "track",
+                      "models"}  # fmt: skip
 
 
 def test_no_extra_lets_an_onnxruntime_with_telemetry_in():
