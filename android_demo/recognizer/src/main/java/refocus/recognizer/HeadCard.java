@@ -94,6 +94,10 @@ public final class HeadCard {
             throw new Fields.Unread(Reason.MODEL_UNFIT, "head '" + name + "' answers with a set of labels for each photo, which this"
                     + " library does not read; import a bundle whose photos have one label each");
         }
+        double rejection = fields.names("rejection") ? fields.number("rejection") : 0;
+        if (!(rejection >= -1000 && rejection <= 1000)) {
+            throw new IllegalArgumentException("head '" + name + "': rejection is " + rejection + ", expected -1000 to 1000");
+        }
         Fields how = fields.object("personalisation");
         method = how.string("method");
         window = (int) how.whole("window", 0, MAX_WINDOW);
@@ -127,7 +131,7 @@ public final class HeadCard {
             }
         }
         files = Collections.unmodifiableList(listed);
-        fields.ignore("self_test", "classifier", "taught_by", "rejection");
+        fields.ignore("self_test", "classifier", "taught_by");
         fields.end();
         if (numbers > TensorSpec.MAX_NUMBERS) {
             throw new IllegalArgumentException("the states of head " + name + " have more than " + TensorSpec.MAX_NUMBERS
