@@ -351,7 +351,7 @@ Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ShareCard(Strict, frozen=True):
-    """How a device estimates which classes a person meets.
+    """Estimate of the classes that a person meets, as a device computes it.
 
     :mod:`refocus.edge.recognize.class_shares` says what each number means.
 

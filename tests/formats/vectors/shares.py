@@ -137,7 +137,7 @@ class Reference:
         self.photos.append({"class": row[0][0], "vote": vote, "known": known, "unknown": 1 - known})
 
     def weights(self) -> list[float]:
-        """Of no shift, and of the person's shares."""
+        """Return the weights of no shift and of the person's shares."""
         odds = [self.card["no_shift"], (1 - self.card["no_shift"]) * math.exp(self.evidence)]
         return [value / sum(odds) for value in odds]
 
