@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.backbones.pretrain import GLYPH_PREPROCESSING
 from refocus.cloud_train.errors import UsageError
+from refocus.edge.recognize.class_shares import ClassShares
 from studies.commands.study import study_app
 from studies.experiment import read_experiment, run_experiment
 from studies.report.negatives import negatives
@@ -178,16 +179,14 @@ def test_the_factor_changes_the_temperature_that_methods_use(toy, tmp_path):
 
 def test_a_score_of_the_method_is_compared_with_the_largest_probability(toy, tmp_path, monkeypatch):
     assert "marking_gain" not in rows_of(document(tmp_path))["4 classes, 50% unknown", "em"]
-    point, answer = toy_point(), EmShares.answer
+    point, answer = toy_point(), ClassShares.answer
     is_known = {row.tobytes(): label >= 0 for row, label in zip(point.logits, point.label, strict=True)}
 
-    class Answer:
-        def __init__(self, logits: np.ndarray, known: float):
-            self.logits, self.known = logits, known
+    def with_truth(self: ClassShares, logits: np.ndarray) -> Any:
+        return answer(self, logits)._replace(likelihood=1e9 if is_known[logits.tobytes()] else 1e-9)
 
-    known = lambda self, logits: Answer(answer(self, logits).logits, float(is_known[logits.tobytes()]))  # noqa: E731
-    monkeypatch.setattr(EmShares, "answer", known)
-    row = rows_of(document(tmp_path / "again"))["4 classes, 50% unknown", "em"]
+    monkeypatch.setattr(ClassShares, "answer", with_truth)
+    row = rows_of(document(tmp_path / "again"))["4 classes, 50% unknown", "shares"]
     assert row["marked_by_score"] == 1.0
     assert row["marking_gain"]["mean"] == pytest.approx(1 - row["marked_by_plain"])
     assert row["marking_gain"]["low"] > 0
