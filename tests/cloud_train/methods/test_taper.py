@@ -874,6 +874,7 @@ def both_of(one: Photos, other: Photos) -> Photos:
                    domain=np.concatenate([one.domain, other.domain]))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_basis_more_serves_new_photos_and_leaves_old_tasks_as_they_were():
     """True by construction: in the new domain each class looks as another one did; only a basis of its own knows."""
     old_photos, new_photos = coloured(0), coloured(1, inverted=True)

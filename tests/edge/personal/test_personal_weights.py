@@ -392,6 +392,7 @@ def test_two_people_share_one_executorch_program(cache, executorch_program):
     programs[1].close()
 
 
+@pytest.mark.slow
 def test_an_executorch_weight_file_of_other_sizes_is_never_read(cache, executorch_program, tmp_path):
     """The runtime itself would read beyond the end of a shorter tensor."""
     folder, artifact, _, files = executorch_program
@@ -405,6 +406,7 @@ def test_an_executorch_weight_file_of_other_sizes_is_never_read(cache, executorc
             load_artifact(folder, artifact, personal=stored(cache, NewWeights("weights", "m", file=path)))
 
 
+@pytest.mark.slow
 def test_tensors_for_another_runtime_never_reach_executorch(cache, executorch_program):
     folder, artifact, _, files = executorch_program
     with pytest.raises(PersonalWeightsError, match="is not weights.ptd of the bundle"):

@@ -97,6 +97,7 @@ def found(tmp_path_factory):
     return {str(order): answer for order, answer in zip(orders, answers, strict=True)} | {"stderr": done.stderr}
 
 
+@pytest.mark.slow
 def test_a_program_that_was_asked_for_one_thread_does_not_run_on_all_cores(found):
     first, *_ = found["[1, 3, 0]"]
     assert (first["threads"], first["pool"]) == (1, 1)
@@ -105,6 +106,7 @@ def test_a_program_that_was_asked_for_one_thread_does_not_run_on_all_cores(found
     assert [(one["threads"], one["pool"], one["ran_on"]) for one in found["[3, 3]"]] == [(3, 3, "XnnpackBackend")] * 2
 
 
+@pytest.mark.slow
 def test_a_later_program_says_that_it_does_not_run_on_the_threads_it_asked_for(found):
     _, more, default = found["[1, 3, 0]"]
     assert (more["threads"], more["pool"]) == (1, 1)
@@ -116,6 +118,7 @@ def test_a_later_program_says_that_it_does_not_run_on_the_threads_it_asked_for(f
     assert "1 here, not the 3 that were asked for" in found["stderr"]
 
 
+@pytest.mark.slow
 def test_threads_that_are_left_to_executorch_are_told_and_never_changed_under_a_program(found):
     default, other = found["[0, 7]"]
     assert default["threads"] == default["pool"] == other["threads"] == other["pool"] != 7
@@ -123,6 +126,7 @@ def test_threads_that_are_left_to_executorch_are_told_and_never_changed_under_a_
     assert "not the 7 that were asked for" in other["ran_on"]
 
 
+@pytest.mark.slow
 def test_what_the_library_says_of_itself_is_not_said(found):
     for words in ("cpuinfo", "threadpool", "register_constant"):
         assert words not in found["stderr"]
@@ -147,6 +151,7 @@ def test_a_warning_is_left_out_by_its_words_and_others_are_not(caplog):
     assert caplog.messages == ["something is wrong", "this call is deprecated"]
 
 
+@pytest.mark.slow
 def test_the_bench_has_no_row_for_threads_on_which_nothing_ran(found):
     assert found["1"] == {
         "at": ["1"],

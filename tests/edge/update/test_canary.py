@@ -48,6 +48,7 @@ def perturbed(bundle, folder, *targets):
     return load_bundle(folder)
 
 
+@pytest.mark.slow
 def test_a_release_whose_native_head_answers_otherwise_is_refused(native, tmp_path):
     assert self_test(native, DEVICE) == ""
     wrong = perturbed(native, tmp_path / "wrong", "native:w16")
@@ -61,12 +62,14 @@ def test_a_release_is_judged_on_the_threads_that_the_device_gives_it(bundle, tmp
     assert {*threads_asked} == {2}
 
 
+@pytest.mark.slow
 def test_a_native_head_that_cannot_run_here_refuses_no_release(native, tmp_path, monkeypatch):
     wrong = perturbed(native, tmp_path / "wrong", "native:w16")
     monkeypatch.setitem(base.RUNTIMES, "native", ("refocus.edge.runtimes.none", "cpu"))
     assert self_test(wrong, DEVICE) == ""
 
 
+@pytest.mark.slow
 def test_a_native_head_is_judged_behind_the_encoder_of_this_device(native, tmp_path):
     """Its own answers were expected behind the first encoder, whose features another one does not give."""
     stock, head = check(native, encoder="onnxruntime:fp16")
@@ -78,6 +81,7 @@ def test_a_native_head_is_judged_behind_the_encoder_of_this_device(native, tmp_p
     assert "native:w16: self-test/02" in self_test(wrong, "onnxruntime:fp16")
 
 
+@pytest.mark.slow
 def test_a_machine_that_tests_before_its_first_answer_expects_what_its_own_encoder_gives(native, tmp_path, monkeypatch):
     """As arm64 does: with answers of the first encoder a sound native head behind another one would be refused."""
     monkeypatch.setattr(tests_of_itself, "ARM64", {platform.machine().lower()})

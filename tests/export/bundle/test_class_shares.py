@@ -84,6 +84,7 @@ def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
         assert not recognizer.history.likely(recognizer.space, recognizer._shares.by, 3).missing
 
 
+@pytest.mark.slow
 def test_answers_below_the_rejection_threshold_are_marked_as_guesses(made, place, refocus, tmp_path):
     _, bundle = made
     head = bundle.manifest.heads[0]
@@ -104,6 +105,7 @@ def test_answers_below_the_rejection_threshold_are_marked_as_guesses(made, place
     assert all("known" not in row for row in without)  # the threshold is of calibrated answers
 
 
+@pytest.mark.slow
 def test_the_device_says_what_it_counted_and_can_be_told_not_to(made, place, refocus, tmp_path):
     _, bundle = made
     photos = sorted((place / "photos" / "red").iterdir())[:6]
@@ -126,6 +128,7 @@ def test_the_device_says_what_it_counted_and_can_be_told_not_to(made, place, ref
     assert "expected no --photo" in wrong.stderr
 
 
+@pytest.mark.slow
 def test_accuracy_judges_with_and_without_shares(made, place, refocus):
     _, bundle = made
     rows = "".join(f"photos/{label}/{n:02d}.png,{label},p\n" for n in range(60) for label in [LABELS[n % 3]])
@@ -141,6 +144,7 @@ def test_accuracy_judges_with_and_without_shares(made, place, refocus):
     assert "--no-shares" in found["--no-shares"]["command"]
 
 
+@pytest.mark.slow
 def test_a_network_that_gives_probabilities_answers_with_these(made, export, place, tmp_path):
     done = export(tmp_path / "bundle", "--backbone-arguments", "end=softmax")
     assert done.returncode == 0, done.stderr
@@ -154,6 +158,7 @@ def test_a_network_that_gives_probabilities_answers_with_these(made, export, pla
     assert answers[0] == pytest.approx(answers[1], abs=1e-3)
 
 
+@pytest.mark.slow
 def test_outputs_that_are_no_probabilities_leave_no_bundle(export, tmp_path, assert_one_clear_line):
     done = export(tmp_path / "bundle", "--backbone-arguments", "end=sigmoid")
     line = done.stderr.strip().splitlines()[-1]

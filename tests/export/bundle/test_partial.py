@@ -58,6 +58,7 @@ def export(place, refocus, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_the_others_are_written_and_the_command_says_how_to_allow_the_one_that_fails(export, tmp_path):
     done = export("--to", "onnx:fp32,onnx:int8,tensorrt:fp16", "--max-deviation", IMPOSSIBLE, "--json")
     assert done.returncode == 3, done.stderr

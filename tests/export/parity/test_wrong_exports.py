@@ -43,6 +43,7 @@ def changed(monkeypatch, role, change):
     onnx_target._LAST.clear()
 
 
+@pytest.mark.slow
 def test_a_transposed_photo_is_refused(refused, monkeypatch):
     """Square photos: no shape tells, and most photos still look like something."""
 
@@ -55,6 +56,7 @@ def test_a_transposed_photo_is_refused(refused, monkeypatch):
     refused("parity of the encoder for onnxruntime:fp32 failed")
 
 
+@pytest.mark.slow
 def test_a_photo_that_is_normalised_twice_is_refused(refused, monkeypatch):
     def normalise(model):
         for node in model.graph.node:
@@ -84,6 +86,7 @@ def test_one_perturbed_weight_is_refused(refused, monkeypatch):
     refused("parity of the iciia_t head for onnxruntime:fp32 failed")
 
 
+@pytest.mark.slow
 def test_bisecting_names_the_layer_with_the_perturbed_weight(head, streams, monkeypatch):
     changed(monkeypatch, "head", one_weight)
     encoder, program = head.required("encoder").program(), head.program()
@@ -97,6 +100,7 @@ def test_bisecting_names_the_layer_with_the_perturbed_weight(head, streams, monk
     assert found.tried == 2
 
 
+@pytest.mark.slow
 def test_bisecting_a_right_export_names_nothing(head, streams):
     program = head.program()
     given = [EagerRecognizer(head.required("encoder").program(), program).recognize(
@@ -106,6 +110,7 @@ def test_bisecting_a_right_export_names_nothing(head, streams):
     assert found.tried == 1
 
 
+@pytest.mark.slow
 def test_a_stale_cache_is_refused(refused, monkeypatch):
     """Rows of state that were kept for other photos are handed to the head."""
     row = WindowState._row
@@ -113,6 +118,7 @@ def test_a_stale_cache_is_refused(refused, monkeypatch):
     refused("parity of the iciia_t head for onnxruntime:fp32 failed")
 
 
+@pytest.mark.slow
 def test_a_profile_that_was_not_switched_is_refused(refused, monkeypatch):
     """One person's photos end up in the other's history."""
     switch = Recognizer.switch
@@ -125,6 +131,7 @@ def test_a_profile_that_was_not_switched_is_refused(refused, monkeypatch):
     refused("its history is not this person's")
 
 
+@pytest.mark.slow
 def test_a_mismatch_is_written_when_asked_for_and_marked(head, streams, tmp_path, monkeypatch):
     changed(monkeypatch, "head", one_weight)
     export = Export(["onnx:fp32"], allow_mismatch=True)

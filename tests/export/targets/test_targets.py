@@ -223,7 +223,7 @@ def test_an_unknown_opset_lists_what_there_is():
         parse_opset("jetpack9")
 
 
-@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("opset", [pytest.param(17, marks=pytest.mark.slow), 20])
 def test_the_opset_that_was_asked_for_is_the_one_written(head, tmp_path, opset):
     program = head.program()
     onnx_target.write(program, capture(program), Settings("fp32", opset), tmp_path / "head.onnx")
