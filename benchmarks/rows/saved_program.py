@@ -131,7 +131,7 @@ def _condensed_photo(folder: Path) -> Action:
 
 def _share_counting(classes: int) -> Action:
     """Answers a photo with the shares of a history, and takes it into account."""
-    shares = ClassShares(ShareSettings(capacity=COUNTED_PHOTOS, background=(1 / classes,) * classes), classes)
+    shares = ClassShares(ShareSettings(capacity=COUNTED_PHOTOS), classes)
     logits = np.random.default_rng(0).standard_normal((COUNTED_PHOTOS, classes))
     shares.extend(shares.row(row) for row in logits)
     turn = 0

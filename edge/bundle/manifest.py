@@ -361,9 +361,7 @@ class ShareCard(Strict, frozen=True):
         outputs: what the classifier gives.
         temperature, scale, bias: calibration; (C,) or empty.
         base: class shares that the classifier was trained on, (C,); empty: all equal.
-        background: class profile of photos that show none of the classes, (C,); empty: none.
-        strength, known, unknown: weights of the priors, in photos.
-        contrast: exponent of the likelihood ratio of unknown photos.
+        strength: weight of the prior, in photos.
         half_life, evidence_half_life: numbers of photos; 0: nothing fades.
         no_shift, penalty, elsewhere: how the person's shares compete with those of training.
         with_head: exponent of the shares in the answer of a head that has a history too.
@@ -384,18 +382,14 @@ class ShareCard(Strict, frozen=True):
     scale: tuple[Annotated[float, msgspec.Meta(gt=0, le=1e6)], ...] = ()
     bias: tuple[Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)], ...] = ()
     base: tuple[Share, ...] = ()
-    background: tuple[Share, ...] = ()
     strength: Photos = 2.0
-    known: Photos = 4.0
-    unknown: Photos = 2.0
-    contrast: Annotated[float, msgspec.Meta(gt=0, le=10)] = 4.0
     half_life: Count = 46.0
     no_shift: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.73
     penalty: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.1
     evidence_half_life: Count = 34.0
     elsewhere: Probability = 0.25
     gated: bool = False
-    support: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.1
+    support: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.15
     strengths: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
     half_lives: tuple[float, ...] | msgspec.UnsetType = msgspec.UNSET
     revisit: int | msgspec.UnsetType = msgspec.UNSET
@@ -406,10 +400,8 @@ class ShareCard(Strict, frozen=True):
         for name in ("half_life", "evidence_half_life"):
             if 0 < getattr(self, name) < 0.5 and self.version >= SHARES_VERSION:
                 raise ValueError(f"shares: {name} is {getattr(self, name)}, expected 0, or 0.5 photos or more")
-        for name in ("background",) if self.is_of_sets else ("base", "background"):
-            vector = getattr(self, name)
-            if vector and abs(sum(vector) - 1) > 1e-3:
-                raise ValueError(f"shares: {name} sums to {sum(vector):.6f}, expected 1")
+        if self.base and not self.is_of_sets and abs(sum(self.base) - 1) > 1e-3:
+            raise ValueError(f"shares: base sums to {sum(self.base):.6f}, expected 1")
 
     @property
     def is_of_sets(self) -> bool:
@@ -431,7 +423,7 @@ class ShareCard(Strict, frozen=True):
             raise ValueError(f"head {head}: shares of version {self.version} do not go with its thresholds")
         if classes < 2 and not several:
             raise ValueError(f"head {head}: class shares need two labels or more, it has {classes}")
-        for name in ("scale", "bias", "base", "background"):
+        for name in ("scale", "bias", "base"):
             if len(getattr(self, name)) not in (0, classes):
                 raise ValueError(f"head {head}: shares.{name} has {len(getattr(self, name))} numbers, not {classes}")
 

@@ -86,7 +86,10 @@ def recognize(
             row = _row(photo, answer, explanation)
             reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
             guess = "" if answer.is_known else "unknown, best guess: "
-            line = f"{photo}: {guess}{text(explanation.delivered)}" + (f"  ({_mode(row)})" if reads else "")
+            best = ((answer.label, answer.confidence),) if answer.thresholds is None else explanation.delivered[:1]
+            line = f"{photo}: {guess}{text((*best, *explanation.delivered[1:]))}" + (
+                f"  ({_mode(row)})" if reads else ""
+            )
             if explain:
                 return {**row, "explanation": explanation.as_dict()}, "\n".join([line, *explanation.lines()])
             return row, line
@@ -109,6 +112,7 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
     row: dict[str, Any] = {
         "photo": str(photo),
         "answer": explanation.delivered,
+        "confidence": answer.confidence,
         "trust": answer.trust,
         "history": len(answer.attention) - 1,
     }

@@ -20,7 +20,6 @@ from refocus.edge.recognize.class_shares import (
     ClassShares,
     ShareAnswer,
     ShareSettings,
-    background_of,
     beside_head,
     softmax,
 )
@@ -50,7 +49,6 @@ __all__ = [
     "StreamState",
     "answer_album",
     "answer_all",
-    "background_of",
     "beside_head",
     "check",
     "choice_path",

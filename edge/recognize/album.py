@@ -443,6 +443,7 @@ class _Album:
             _rounded(heaviest),
             alone=_rounded(ranking(answer.alone_logits, self._recognizer.card.labels, top, several)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
+            confidence=round(answer.confidence, _DIGITS),
             known=None if answer.rejection is None else answer.is_known,
             labels=tuple(name for name, _ in answer.label_set) if several else None,
             labels_alone=tuple(name for name, _ in answer.plain_label_set) if several else None,

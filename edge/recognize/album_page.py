@@ -29,6 +29,7 @@ class Row:
         error: why there is no answer; "" if there is one.
         alone: as ``answer``, of the photo without any other.
         moved: probability that class shares moved from some labels to others, in [0, 1]; None without class shares.
+        confidence: :attr:`Answer.confidence` of the most likely label; None where there is an error.
         known: whether the photo shows one of the labels; if not, the answer is a guess. None: the bundle cannot tell.
         labels, labels_alone: where photos have several labels, those of the answer and of the photo alone; else None.
     """
@@ -40,6 +41,7 @@ class Row:
     error: str = ""
     alone: Ranking = ()
     moved: float | None = None
+    confidence: float | None = None
     known: bool | None = None
     labels: tuple[str, ...] | None = None
     labels_alone: tuple[str, ...] | None = None
@@ -108,7 +110,7 @@ def _card(number: int, row: Row) -> str:
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
     if row.known is False:
         label, kind = f"unknown, perhaps {label}", f"{kind} unknown"
-    probability = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
+    probability = f" <b>{row.confidence:.0%}</b>" if row.confidence is not None else ""
     alone = row.alone[0][0] if row.alone else ""
     if row.labels is not None and row.labels_alone is not None:
         label, alone, probability = _joined(row.labels), _joined(row.labels_alone), ""

@@ -9,12 +9,10 @@ They collect in classes that attract them, and so do the classifier's mistakes. 
 - Calibration first, as label-shift estimates need it: z = (scale * logits + bias) / temperature (Alexandari, Kundaje
   and Shrikumar, "Maximum likelihood with bias-corrected calibration is hard-to-beat at label shift adaptation", ICML
   2020).
-- A background component stands for photos of none of the classes. Its class profile B says where the classifier puts
-  the probability that its best class leaves over. The photo's likelihood ratio r = sum_c B(c) p(c) / b(c) decides how
-  probable it is that the photo is known: k = (1 - o) / ((1 - o) + o r^contrast), where o is the share of unknown photos
-  so far. It uses b, not s: a personal prior cannot confirm itself. The contrast makes up for the classifier's
-  probabilities, which are too alike for known and unknown photos.
-- Each photo votes for its most likely class alone, with the weight v = k p(best)^2. Votes depend less on the
+- A photo does not count if the classifier's largest output is below the rejection threshold of the bundle
+  (:attr:`Answer.is_known`). Such photos show none of the classes, by the logits alone: a personal prior cannot confirm
+  itself.
+- Each other photo votes for its most likely class alone, with the weight v = p(best)^2. Votes depend less on the
   temperature than the responsibilities of expectation maximisation do. (For photos with several labels each label
   counts its expectation.)
 - A Dirichlet prior of strength a with mean b: s(c) = (N(c) + a b(c)) / (n + a), where N(c) are the votes. Votes fade
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
 
 _TINY = float(np.finfo(np.float32).tiny)
 _LEAST, _MOST = -3.0, 6.0  # limits of the evidence, in nats
-_MOST_PROFILE, _PROFILE_PHOTOS = 0.5, 32  # part of the photos in a profile, and the number that gives half of it
 _FADED = 12  # half-lives after which the newest photos alone decide: a vote is below 1/4000
 
 
@@ -69,11 +66,7 @@ class ShareSettings:
         scale: factors of vector scaling, (C,), or empty: ones.
         bias: terms of vector scaling, (C,), or empty: zeros.
         base: b, class shares of the photos that the classifier was trained on, (C,), or empty: all equal.
-        background: B, class profile of photos that show none of the classes, (C,), or empty: no such component.
         strength: a, weight of the prior, in photos.
-        known: prior weight of known photos, in photos.
-        unknown: prior weight of unknown photos, in photos.
-        contrast: exponent of the likelihood ratio between unknown and known photos.
         half_life: number of photos after which a vote counts half; 0: votes do not fade.
         no_shift: prior probability of "no shift", in (0, 1).
         penalty: evidence that each photo costs, in nats.
@@ -94,11 +87,7 @@ class ShareSettings:
     scale: tuple[float, ...] = ()
     bias: tuple[float, ...] = ()
     base: tuple[float, ...] = ()
-    background: tuple[float, ...] = ()
     strength: float = 2.0
-    known: float = 4.0
-    unknown: float = 2.0
-    contrast: float = 4.0
     half_life: float = 46.0
     no_shift: float = 0.73
     penalty: float = 0.1
@@ -106,7 +95,7 @@ class ShareSettings:
     elsewhere: float = 0.25
     with_head: float = 0.5
     gated: bool = False
-    support: float = 0.1
+    support: float = 0.15
     top: int = 8
     capacity: int = 4096
 
@@ -134,13 +123,14 @@ class ShareSettings:
         """
         return min(math.ceil(max(self.strength, self.half_life)), self.capacity)
 
-    def identity(self, labels: Sequence[str]) -> str:
+    def identity(self, labels: Sequence[str], rejection: float = -math.inf) -> str:
         """Return a hash of what stored rows depend on.
 
-        Rows also depend on the feature and the classifier. The hash covers the labels and the settings that
-        :meth:`ClassShares.row` reads. Rows that were stored under another identity must be computed again.
+        Rows also depend on the feature and the classifier. The hash covers the labels, the rejection threshold and the
+        settings that :meth:`ClassShares.row` reads. Rows of another identity must be computed again.
         """
         parts = [self.outputs, self.temperature, self.scale, self.bias, self.top, tuple(labels)]
+        parts += [rejection] if math.isfinite(rejection) else []
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -150,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 # Numbers of the settings that the arithmetic in C takes.
-_NUMBERS = "temperature", "strength", "known", "unknown", "contrast", "penalty", "elsewhere", "with_head", "support"
+_NUMBERS = "temperature", "strength", "penalty", "elsewhere", "with_head", "support"
 
 
 class Shares(NamedTuple):
@@ -210,6 +200,7 @@ class ClassShares:
         classes: C.
         native: whether to compute in C where the library is available.
         expected: whether a photo counts for all of its classes, by their expectation, instead of the most likely one.
+        rejection: minimum of the largest output of a photo that counts.
 
     Raises:
         BundleError: the settings do not fit the classifier.
@@ -219,14 +210,13 @@ class ClassShares:
     classes: int
     native: bool = True
     expected: bool = False
+    rejection: float = -math.inf
     _slots: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False)  # key -> slot, oldest first
     _stale: bool = field(default=False, init=False, repr=False)  # whether a photo was forgotten since the last fold
     _index: np.ndarray = field(init=False, repr=False)  # of each slot: its k classes
     _kept: np.ndarray = field(init=False, repr=False)  # and their probabilities
     _counts: np.ndarray = field(init=False, repr=False)  # N
-    _sums: np.ndarray = field(
-        init=False, repr=False
-    )  # votes n, those of classes beyond k, known and unknown photos, evidence
+    _sums: np.ndarray = field(init=False, repr=False)  # votes n, those of classes beyond k, evidence
 
     def __post_init__(self) -> None:
         self.settings.check(self.classes)
@@ -248,7 +238,7 @@ class ClassShares:
         self._free: list[int] = []
         self._index = np.zeros((0, self.k), np.int32)
         self._kept = np.zeros((0, self.k), np.float32)
-        self._counts, self._sums = np.zeros(self.classes), np.zeros(5)
+        self._counts, self._sums = np.zeros(self.classes), np.zeros(3)
         self._place()
 
     def __len__(self) -> int:
@@ -311,10 +301,14 @@ class ClassShares:
         Raises:
             PhotoError: the outputs are not finite, or not probabilities.
         """
-        return self.row_of(softmax(self.calibrated(outputs)))
+        return self._counted(self.row_of(softmax(self.calibrated(outputs))), outputs)
+
+    def _counted(self, row: LikelyClasses, outputs: np.ndarray) -> LikelyClasses:
+        """Return the row of a photo; of one below the rejection threshold, which does not count, with zeros."""
+        return row if outputs.max() >= self.rejection else row._replace(probabilities=np.zeros_like(row[1]))
 
     def row_of(self, probability: np.ndarray) -> LikelyClasses:
-        """Return what to keep of a photo with calibrated probabilities (C,)."""
+        """Return the k most likely of calibrated probabilities (C,)."""
         if self._native is not None:
             return LikelyClasses(*self._native.top(probability))
         top = np.argpartition(-probability, self.k - 1)[: self.k] if self.k < self.classes else np.arange(self.classes)
@@ -342,7 +336,7 @@ class ClassShares:
         self._settle()
         if self._native is not None:
             return Shares(*self._native.estimate(), len(self._slots))
-        settings, (votes, spread, _, _, evidence) = self.settings, self._sums
+        settings, (votes, spread, evidence) = self.settings, self._sums
         none = 1 / (1 + math.exp(evidence - self._odds))
         share = (self._counts + (spread + settings.strength) * self._base) / (votes + settings.strength)
         share = none * self._base + (1 - none) * share
@@ -373,7 +367,8 @@ class ClassShares:
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
         numbers = trust, moved, likelihood
-        return ShareAnswer(plain + bounded, plain, shift, support, alone, *numbers, now, self.row_of(alone))
+        row = self._counted(self.row_of(alone), np.asarray(outputs))
+        return ShareAnswer(plain + bounded, plain, shift, support, alone, *numbers, now, row)
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own and class shares.
@@ -420,7 +415,7 @@ class ClassShares:
             return None
         logits, shared, plain, shift, alone, shares, weights, numbers, *kept = found
         evidence, trust, moved, likelihood = numbers
-        now, row = Shares(shares, weights, evidence, len(self)), LikelyClasses(*kept)
+        now, row = Shares(shares, weights, evidence, len(self)), self._counted(LikelyClasses(*kept), outputs)
         said = trust, moved, likelihood
         return ShareAnswer(shared, plain, shift, self.settings.support, alone, *said, now, row), logits
 
@@ -460,29 +455,24 @@ class ClassShares:
             self._count(self._index[slot], self._kept[slot].astype(np.float64))
 
     def _count(self, index: np.ndarray, kept: np.ndarray) -> None:
-        """Count one photo by its k classes and their probabilities."""
-        settings, (votes, spread, known, unknown, evidence) = self.settings, self._sums
+        """Count one photo by its k classes and their probabilities; zeros do not count."""
+        if not kept.any():
+            return
+        settings, (votes, spread, evidence) = self.settings, self._sums
         base, best = self._base[index], int(kept.argmax())
         share = (self._counts[index] + (spread + settings.strength) * base) / (votes + settings.strength)
         covered = max(1.0 - float(base.sum()), _TINY)
         rest = max(0.0, 1.0 - float(kept.sum())) / covered if self.k < self.classes else 0.0
         owned, others = share * kept / base, rest * max(1.0 - float(share.sum()), 0.0)
-        personal, is_known = max(float(owned.sum()) + others, _TINY), 1.0
-        if settings.background:
-            profile = self._background[index]
-            away = float((profile * kept / base).sum()) + rest * max(1.0 - float(profile.sum()), 0.0)
-            inside, outside = known + settings.known, (unknown + settings.unknown) * away**settings.contrast
-            is_known = inside / (inside + outside)
-        vote = is_known * float(kept[best]) ** 2
+        personal, vote = max(float(owned.sum()) + others, _TINY), float(kept[best]) ** 2
         self._counts *= self._fade
         if self.expected:
             self._counts[index] += vote * owned / personal
         else:
             self._counts[index[best]] += vote
-        added = [vote, vote * others / personal if self.expected else 0.0, is_known, 1 - is_known]
-        self._sums[:4] = self._fade * self._sums[:4] + added
+        self._sums[:2] = self._fade * self._sums[:2] + [vote, vote * others / personal if self.expected else 0.0]
         gained = math.log(max(1 - vote + vote * personal, _TINY)) - settings.penalty
-        self._sums[4] = min(max(self._evidence_fade * evidence + gained, _LEAST), _MOST)
+        self._sums[2] = min(max(self._evidence_fade * evidence + gained, _LEAST), _MOST)
 
     def _take_slot(self) -> int:
         if self._free:
@@ -500,7 +490,7 @@ class ClassShares:
             from refocus.edge.runtimes.native_shares import NativeShares
         except RuntimeUnavailable:
             return None
-        vectors = {"base": self._base, "background": self._background, "scale": self._scale, "bias": self._bias}
+        vectors = {"base": self._base, "scale": self._scale, "bias": self._bias}
         numbers = {name: getattr(self.settings, name) for name in _NUMBERS}
         fading = {
             "odds": self._odds,
@@ -520,10 +510,6 @@ class ClassShares:
     @cached_property
     def _base(self) -> np.ndarray:
         return _normalised(self.settings.base or np.full(self.classes, 1 / self.classes))
-
-    @cached_property
-    def _background(self) -> np.ndarray:
-        return _normalised(self.settings.background) if self.settings.background else np.zeros(0)
 
     @cached_property
     def _scale(self) -> np.ndarray:
@@ -566,27 +552,6 @@ class ClassShares:
             )
         if not (all(one >= 0 for one in there) and sum(there) <= 1.001):  # NaN too
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
-
-
-def background_of(logits: np.ndarray) -> tuple[float, ...]:
-    """Return the class profile of photos that show none of the classes.
-
-    Such photos go where the classifier's mistakes go: to the classes that take the probability that the best class
-    leaves over. Few photos count less than the uniform distribution.
-
-    Args:
-        logits: calibrated logits of any photos, (n, C).
-
-    Returns:
-        Positive shares that sum to one, (C,).
-    """
-    photos, classes = logits.shape
-    left = np.exp(logits - logits.max(axis=1, keepdims=True))
-    left[np.arange(photos), logits.argmax(axis=1)] = 0
-    left /= np.maximum(left.sum(axis=1, keepdims=True), np.finfo(np.float32).tiny)
-    part = _MOST_PROFILE * photos / (photos + _PROFILE_PHOTOS)
-    profile = part * left.mean(axis=0) + (1 - part) / classes
-    return tuple(float(f"{share:.5g}") for share in profile / profile.sum())
 
 
 def excess(without: np.ndarray, shift: np.ndarray, support: float) -> np.ndarray:

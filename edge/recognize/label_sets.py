@@ -11,6 +11,7 @@ Notation: C labels, n photos.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -63,7 +64,7 @@ class LabelShares:
                 f" each of at most {MAX_SET_LABELS} labels"
             )
         self.settings, self.classes, self.k = settings, classes, classes
-        one = replace(settings, outputs="logits", temperature=1.0, scale=(), bias=(), background=(), top=2)
+        one = replace(settings, outputs="logits", temperature=1.0, scale=(), bias=(), top=2)
         self._labels = [ClassShares(replace(one, base=(rate, 1 - rate)), 2, expected=True) for rate in base]
         self._trust = np.zeros(classes)  # of the shares in the last answer
 
@@ -215,7 +216,14 @@ def shares_of(head: Head) -> AnyShares | None:
     card = head.personalisation.shares
     if card is None:
         return None
-    return (LabelShares if head.several else ClassShares)(settings_of(card), len(head.labels))
+    if head.several:
+        return LabelShares(settings_of(card), len(head.labels))
+    return ClassShares(settings_of(card), len(head.labels), rejection=rejection_of(head))
+
+
+def rejection_of(head: Head) -> float:
+    """Return the rejection threshold of a head; without one every photo counts."""
+    return head.rejection if isinstance(head.rejection, float) else -math.inf
 
 
 def _joined(labels: Sequence[Shares]) -> Shares:

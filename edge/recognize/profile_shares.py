@@ -18,7 +18,7 @@ from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.recognize.class_shares import Shares
-from refocus.edge.recognize.label_sets import AnyShares, settings_of, shares_of
+from refocus.edge.recognize.label_sets import AnyShares, rejection_of, settings_of, shares_of
 
 Rows = list[tuple[str, LikelyClasses]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
@@ -112,7 +112,7 @@ class ProfileShares:
         assert replayed is not None  # noqa: S101
         self._history, self._space, self._width, self._classify = history, space, width, classify
         self._settings = settings_of(head.personalisation.shares)
-        self.by = Classifier(f"{identity}:{self._settings.identity(head.labels)}", head.labels)
+        self.by = Classifier(f"{identity}:{self._settings.identity(head.labels, rejection_of(head))}", head.labels)
         self.now, self._replayed = now, replayed
         self._met: list[str] = []  # the photos of ``_replayed``
         self._rows: Rows | None = None  # of the file, for photos that come again; None: not in step with it

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
 import sys
@@ -96,15 +95,24 @@ class Answer:
     def known_score(self) -> float:
         """Score of the hypothesis that the photo shows one of the labels.
 
-        It is the logarithm of the answer's probability, plus half of that of the photo's likelihood under class shares.
+        It is the largest logit of the classifier without history, as the program gives it.
         """
-        likelihood = 1.0 if self.shared is None else self.shared.likelihood
-        return math.log(max(float(self._probabilities().max()), 1e-30)) + 0.5 * math.log(max(likelihood, 1e-30))
+        return float(self.plain_logits.max())
 
     @property
     def is_known(self) -> bool:
         """Whether the photo shows one of the labels; if not, it is a guess."""
         return self.rejection is None or self.known_score >= self.rejection
+
+    @cached_property
+    def confidence(self) -> float:
+        """Probability of the label, averaged over the answers with and without history.
+
+        The answer with history alone is too confident of photos that show none of the labels.
+        """
+        label, several = int(self.logits.argmax()), self.thresholds is not None
+        found = [probabilities_of(logits, several)[label] for logits in (self.logits, self.alone_logits)]
+        return float(np.mean(found))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -285,9 +293,7 @@ class Recognizer:
         self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
-        calibrated = declared is not None or self.card.personalisation.shares is None
-        rejection = self.card.rejection  # a score of calibrated answers
-        self._rejection = rejection if calibrated and isinstance(rejection, float) else None
+        self._rejection = self.card.rejection if isinstance(self.card.rejection, float) else None
         self.capacity = max(keeping.capacity or _usual_capacity(self.manifest), self.window)
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))

@@ -16,10 +16,10 @@ import numpy as np
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes.native_library import LIBRARY, NativeLibrary
 
-VERSION = 4
-_VECTORS = "base", "background", "scale", "bias"
+VERSION = 5
+_VECTORS = "base", "scale", "bias"
 _NUMBERS = (
-    *("temperature", "strength", "known", "unknown", "contrast", "fade", "evidence_fade", "odds"),
+    *("temperature", "strength", "fade", "evidence_fade", "odds"),
     *("penalty", "least", "most", "elsewhere", "support", "with_head"),
 )
 _FLAGS = "expected", "gated"
@@ -75,7 +75,7 @@ class NativeShares:
     Args:
         classes: C.
         top: k.
-        vectors: ``base``, and ``background``, ``scale`` and ``bias``, (C,) each or empty.
+        vectors: ``base``, and ``scale`` and ``bias``, (C,) each or empty.
         settings: numbers and flags of the settings, and what follows from them, as the header names them.
     """
 
@@ -102,7 +102,7 @@ class NativeShares:
         """Set the memory of the state, which must stay where it is until the next call.
 
         Args:
-            arrays: classes and probabilities of the slots, (slots, k) int32 and float32; counts (C,) and sums (5,),
+            arrays: classes and probabilities of the slots, (slots, k) int32 and float32; counts (C,) and sums (3,),
                 float64; all contiguous.
         """
         for name, value in zip(_MEMORY, arrays, strict=True):

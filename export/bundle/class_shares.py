@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from refocus.edge.bundle import SET_SHARES_VERSION, SHARES_VERSION, Head, ShareCard
-from refocus.edge.recognize import ShareSettings, background_of, label_set
+from refocus.edge.recognize import ShareSettings, label_set
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 
@@ -33,7 +33,7 @@ _PRIOR = 4.0  # photos' worth of "as it is": few photos, or those it was trained
 def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) -> Head:
     """Return a head's entry in the manifest with class shares.
 
-    Shares of photos with several labels are left out if nothing calibrates them: they have no background.
+    Shares of photos with several labels are left out if nothing calibrates them: they have no rejection threshold.
 
     Args:
         reference: eager PyTorch's answers to the parity photos, of which those with a label calibrate the temperature.
@@ -70,8 +70,6 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
         temperature, how = 1.0, f"not calibrated, which costs a part of the gain: {few}"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
     version = SET_SHARES_VERSION if head.several else SHARES_VERSION
-    if not head.several:
-        settings["background"] = background_of(logits[list(given)] / temperature)
     return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
 
 

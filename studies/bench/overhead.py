@@ -556,8 +556,7 @@ def with_shares(bundle: Bundle, out: Path, capacity: int) -> Bundle:
     The shares have the settings of an export, except the capacity.
     """
     shutil.copytree(bundle.folder, out)
-    classes = len(bundle.manifest.heads[0].labels)
-    settings = asdict(ShareSettings(capacity=capacity, background=(1 / classes,) * classes))
+    settings = asdict(ShareSettings(capacity=capacity))
     card = msgspec.convert({"version": SHARES_VERSION, **settings}, ShareCard)
     heads = tuple(
         msgspec.structs.replace(head, personalisation=msgspec.structs.replace(head.personalisation, shares=card))

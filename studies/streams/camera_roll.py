@@ -19,7 +19,7 @@ import numpy as np
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.settings import Count, FilePath, Share
-from refocus.edge.recognize import ShareAnswer, ShareSettings
+from refocus.edge.recognize import ShareSettings
 from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Cell, Experiment, ExperimentPage, Group, Needs, Row, Study, shown_of
 from studies.streams.judging import calibration_error
@@ -227,7 +227,7 @@ def evaluate_cell(settings: RollSettings, cell: Cell, seed: int, cache: Cache) -
         point, people = with_near_copies(point, people)
     knowledge = replace(point.knowledge, temperature=point.knowledge.temperature * float(cell["confidence"]))
     answered = [
-        _answers(_method(method, knowledge, settings, point, people, number), point, person)
+        _answers(_method(method, knowledge, settings, point, people, number), point, person, knowledge.temperature)
         for number, person in enumerate(people)
     ]
     return [*_rows(method, point, people, answered, softmax(point.logits / knowledge.temperature))]
@@ -276,25 +276,20 @@ def _method(
     return EmMethod(knowledge, settings.em if name == "em" else replace(settings.em, support=0.0))
 
 
-def _answers(method: StreamMethod, point: RollPoint, person: Person) -> dict[str, dict[str, np.ndarray]]:
-    """Return labels, confidences and scores of a person's targets."""
+def _answers(
+    method: StreamMethod, point: RollPoint, person: Person, temperature: float
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return labels and confidences of a person's targets, and the confidences that devices show."""
     for row in person.history.tolist():
         method.observe(point.features[row], point.logits[row])
     found: dict[str, dict[str, np.ndarray]] = {}
     for photos in ("known", "unknown"):
-        answers, scores = list[np.ndarray](), list[float]()
-        for row in getattr(person, photos).tolist():
-            if isinstance(method, SharesMethod | EmMethod):
-                answer = method.state.answer(point.logits[row])
-                answers.append(softmax(answer.logits))
-                if isinstance(answer, ShareAnswer):  # as of refocus.edge.recognize.Answer.known_score
-                    scores.append(float(np.log(answers[-1].max()) + 0.5 * np.log(answer.likelihood)))
-            else:
-                answers.append(method.answer(point.features[row], point.logits[row]))
+        rows = getattr(person, photos)
+        answers = [method.answer(point.features[row], point.logits[row]) for row in rows.tolist()]
         probability = np.array(answers).reshape(len(answers), len(point.classes))
-        found[photos] = {"answer": probability.argmax(1), "confidence": probability.max(1)}
-        if answers and len(scores) == len(answers):
-            found[photos]["known_score"] = np.array(scores, dtype=float)
+        label, alone = probability.argmax(1), softmax(point.logits[rows] / temperature)
+        shown = (probability.max(1) + np.take_along_axis(alone, label[:, None], 1)[:, 0]) / 2  # Answer.confidence
+        found[photos] = {"answer": label, "confidence": shown, "known_score": point.logits[rows].max(1)}
     return found
 
 
@@ -304,7 +299,7 @@ def _values(
     """Return the measures of answers to known or to unknown targets.
 
     Args:
-        found: label, confidence and, for some methods, score of each answer, (n,) each.
+        found: label, confidence and score of each answer, (n,) each.
         point: labels of the photos.
         photo: photo of each answer, (n,).
         plain: probabilities of the plain classifier for all photos, (R, C).
@@ -367,14 +362,14 @@ def _record(known: Group, unknown: Group | None) -> dict[str, Any]:
 def _marks(known: Group, unknown: Group) -> dict[str, Any]:
     """Return fields about unknown photos.
 
-    They are changed labels, confidence, and the part that is marked. The method's own score, or else its confidence, is
-    compared with the largest probability of the plain classifier.
+    They are changed labels, confidence, and the part that is marked. The score of devices
+    (:attr:`refocus.edge.recognize.Answer.known_score`) is compared with the largest probability of the plain
+    classifier.
     """
-    own = "known_score" if "known_score" in known.rows[0].values else "confidence"
     correct, plain_correct = known.values() > 0, known.values("plain_correct") > 0
-    scores = Scores(known.values(own), correct, unknown.values(own))
+    scores = Scores(known.values("known_score"), correct, unknown.values("known_score"))
     plain = Scores(known.values("plain_confidence"), plain_correct, unknown.values("plain_confidence"))
-    left = unknown.values(own) >= scores.threshold()
+    left = unknown.values("known_score") >= scores.threshold()
     rise = unknown.values("confidence") - unknown.values("plain_confidence")
     fields: dict[str, Any] = {
         "changed": unknown.record["changed"],
@@ -383,11 +378,10 @@ def _marks(known: Group, unknown: Group) -> dict[str, Any]:
         "changed_unmarked": float((unknown.values("changed") * left).mean()),
         "confidence_rise_unmarked": float(rise[left].mean()) if left.any() else 0.0,
         "marked_by_plain": plain.marked(),
-        "marked_by_confidence": Scores(known.values("confidence"), correct, unknown.values("confidence")).marked(),
+        "marked_by_score": scores.marked(),
     }
-    if own == "known_score":
-        gain = marking_gain(scores, plain, known.person, unknown.person)
-        fields |= {"marked_by_score": scores.marked(), "marking_gain": gain}
+    if known.labels["method"] == "shares":
+        fields["marking_gain"] = marking_gain(scores, plain, known.person, unknown.person)
     return fields
 
 

@@ -84,7 +84,7 @@ def test_a_tensor_file_is_read_as_its_page_says(vector):
 @pytest.mark.parametrize("vector", vectors("class-shares")["vectors"], ids=lambda vector: vector["name"])
 def test_class_shares_are_computed_as_their_page_says(vector):
     card = msgspec.convert(vector["settings"], ShareCard)
-    state = ClassShares(settings_of(card), vector["classes"])
+    state = ClassShares(settings_of(card), vector["classes"], rejection=vector["rejection"])
     for photo in vector["photos"]:
         outputs = np.array(photo["logits"])
         np.testing.assert_allclose(state.estimate().shares, photo["shares"], atol=2e-5)

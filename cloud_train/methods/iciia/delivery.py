@@ -27,10 +27,10 @@ from refocus.edge.recognize import (
     LabelShares,
     ShareAnswer,
     ShareSettings,
-    background_of,
     beside_head,
     sigmoid,
 )
+from refocus.edge.recognize.rejection import threshold
 
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
 CLOSE = 0.001  # of accuracy: what people cannot tell
@@ -196,9 +196,9 @@ def logits_in_every_way(
         base: of :class:`ShareSettings`.
     """
     several = bank.table.several
-    profile = () if several else background_of(plain / temperature)
-    settings = ShareSettings(temperature=temperature, gated=gated, base=base, background=profile)
-    shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features)
+    settings = ShareSettings(temperature=temperature, gated=gated, base=base)
+    least: dict[str, Any] = {} if several else {"rejection": threshold(plain, [None] * len(plain), ())}
+    shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features, **least)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
     homes = [bank.table.home(rows) for rows in people]
     for number, rows in enumerate(people):

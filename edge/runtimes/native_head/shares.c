@@ -10,10 +10,10 @@ int32_t refocus_shares_version(void) { return REFOCUS_SHARES_VERSION; }
 
 static double at_least(double value, double least) { return value > least ? value : least; }
 
-/* Counts one photo. */
+/* Counts one photo; one whose probabilities are zeros does not count. */
 static void count(const struct refocus_shares *s, const int32_t *index, const float *kept) {
-    double votes = s->sums[0], spread = s->sums[1], known = 1;
-    double base = 0, share = 0, sum = 0, owned = 0, profile = 0, away = 0;
+    double votes = s->sums[0], spread = s->sums[1];
+    double base = 0, share = 0, sum = 0, owned = 0;
     int64_t best = 0;
     double prior = (spread + s->strength) / (votes + s->strength), scale = 1 / (votes + s->strength);
     for (int64_t i = 0; i < s->top; i++) {
@@ -24,16 +24,11 @@ static void count(const struct refocus_shares *s, const int32_t *index, const fl
         sum += (double)kept[i];
         if (kept[i] > kept[best]) best = i;
         owned += own * ratio;
-        if (s->background) profile += s->background[c], away += s->background[c] * ratio;
     }
+    if (!(sum > 0)) return; /* below the rejection threshold */
     double rest = s->top < s->classes && sum < 1 ? (1 - sum) / at_least(1 - base, TINY) : 0;
     double others = rest * at_least(1 - share, 0), personal = at_least(owned + others, TINY);
-    if (s->background) {
-        away += rest * at_least(1 - profile, 0);
-        double inside = s->sums[2] + s->known;
-        known = inside / (inside + (s->sums[3] + s->unknown) * pow(away, s->contrast));
-    }
-    double vote = known * (double)kept[best] * (double)kept[best];
+    double vote = (double)kept[best] * (double)kept[best];
     for (int64_t c = 0; c < s->classes; c++) s->counts[c] *= s->fade;
     for (int64_t i = 0; i < s->top && s->expected; i++) {
         int32_t c = index[i];
@@ -44,10 +39,8 @@ static void count(const struct refocus_shares *s, const int32_t *index, const fl
     if (!s->expected) s->counts[index[best]] += vote;
     s->sums[0] = s->fade * votes + vote;
     s->sums[1] = s->fade * spread + (s->expected ? vote * others / personal : 0);
-    s->sums[2] = s->fade * s->sums[2] + known;
-    s->sums[3] = s->fade * s->sums[3] + 1 - known;
-    double evidence = s->evidence_fade * s->sums[4] + log(at_least(1 - vote + vote * personal, TINY)) - s->penalty;
-    s->sums[4] = evidence < s->most ? at_least(evidence, s->least) : s->most;
+    double evidence = s->evidence_fade * s->sums[2] + log(at_least(1 - vote + vote * personal, TINY)) - s->penalty;
+    s->sums[2] = evidence < s->most ? at_least(evidence, s->least) : s->most;
 }
 
 void refocus_shares_fold(const struct refocus_shares *s, const int64_t *slots, int64_t n) {
@@ -55,7 +48,7 @@ void refocus_shares_fold(const struct refocus_shares *s, const int64_t *slots, i
 }
 
 double refocus_shares_estimate(const struct refocus_shares *s, double *shares, double *weights) {
-    double votes = s->sums[0], spread = s->sums[1], evidence = s->sums[4], whole = 0;
+    double votes = s->sums[0], spread = s->sums[1], evidence = s->sums[2], whole = 0;
     weights[0] = 1 / (1 + exp(evidence - s->odds));
     weights[1] = 1 - weights[0];
     for (int64_t c = 0; c < s->classes; c++) {

@@ -7,18 +7,16 @@
 
 #include "head.h"
 
-#define REFOCUS_SHARES_VERSION 4 /* of this interface */
+#define REFOCUS_SHARES_VERSION 5 /* of this interface */
 
 /* Settings of a bundle, and the state of one person, in memory of the caller. */
 struct refocus_shares {
     int64_t classes, top;
     const double *base;       /* b */
-    const double *background; /* B, or NULL: no such component */
     const double *scale;      /* of calibration, or NULL: ones */
     const double *bias;       /* or NULL: zeros */
     double temperature;
-    double strength, known, unknown; /* weights of the priors, in photos */
-    double contrast;                 /* exponent of the likelihood ratio of unknown photos */
+    double strength;                 /* weight of the prior, in photos */
     double fade, evidence_fade;      /* factors per photo */
     double odds;                     /* log odds of "no shift" before the first photo */
     double penalty, least, most;     /* evidence that a photo costs, and its limits */
@@ -29,7 +27,7 @@ struct refocus_shares {
     const int32_t *index;            /* (slots, k) classes of a photo */
     const float *kept;               /* (slots, k) and their probabilities */
     double *counts;                  /* N */
-    double *sums;                    /* (5) votes, those of classes beyond k, known and unknown photos, evidence */
+    double *sums;                    /* (3) votes, those of classes beyond k, evidence */
 };
 
 /* One answer, in memory of the caller. */

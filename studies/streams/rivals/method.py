@@ -5,13 +5,14 @@ Notation: C classes, D feature width.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from refocus.edge.recognize import background_of
+from refocus.edge.recognize.rejection import threshold
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Knowledge:
         bias: bias of the plain classifier, (C,).
         means: class means of the training features, each feature divided by its length, (C, D).
         variance: variance of these within a class, pooled over classes, (D,).
-        validation: logits of the validation photos, (n, C); without them there is no background.
+        validation: logits of the validation photos, (n, C); without them every photo counts.
     """
 
     temperature: float
@@ -37,9 +38,10 @@ class Knowledge:
     validation: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
 
     @cached_property
-    def background(self) -> tuple[float, ...]:
-        """Class profile of unknown photos, (C,), or empty."""
-        return background_of(self.validation / self.temperature) if len(self.validation) else ()
+    def rejection(self) -> float:
+        """Rejection threshold of the classifier, as an export without labels sets it."""
+        photos = len(self.validation)
+        return threshold(self.validation, [None] * photos, ()) if photos else -math.inf
 
 
 class StreamMethod(Protocol):

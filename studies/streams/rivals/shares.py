@@ -14,20 +14,17 @@ from studies.streams.rivals.method import Knowledge, softmax
 
 
 def settings_for(knowledge: Knowledge, settings: ShareSettings | None = None) -> ShareSettings:
-    """Return settings with the calibration and class shares of training.
-
-    The class profile of unknown photos is that of the validation photos.
-    """
+    """Return settings with the calibration and class shares of training."""
     base = tuple(np.maximum(knowledge.base, 1e-6) / np.maximum(knowledge.base, 1e-6).sum())
-    fitted = replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
-    return replace(fitted, background=knowledge.background)
+    return replace(settings or ShareSettings(), temperature=knowledge.temperature, base=base)
 
 
 class SharesMethod:
     """Calibrated classifier multiplied by estimated class shares."""
 
     def __init__(self, knowledge: Knowledge, settings: ShareSettings | None = None) -> None:
-        self.state = ClassShares(settings_for(knowledge, settings), len(knowledge.base))
+        fitted = settings_for(knowledge, settings)
+        self.state = ClassShares(fitted, len(knowledge.base), rejection=knowledge.rejection)
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
         """Add a photo to the estimate of the shares."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import msgspec
 import numpy as np
@@ -17,7 +18,7 @@ from tests.edge.runtimes.native_fuzz import SHARES_TOLERANCE, shares_difference
 
 CLASSES = 20
 FLAT = np.full(CLASSES, 1 / CLASSES)
-OPEN = ShareSettings(background=tuple(FLAT))
+OPEN = ShareSettings()
 CERTAIN = ShareSettings(no_shift=1e-6, elsewhere=0.0, penalty=0.0, half_life=0.0, top=CLASSES)
 
 
@@ -37,8 +38,8 @@ def of(indices: list[int]) -> np.ndarray:
     return shares
 
 
-def after(settings: ShareSettings, logits: np.ndarray) -> ClassShares:
-    state = ClassShares(settings, logits.shape[1])
+def after(settings: ShareSettings, logits: np.ndarray, rejection: float = -math.inf) -> ClassShares:
+    state = ClassShares(settings, logits.shape[1], rejection=rejection)
     state.extend(state.row(one) for one in logits)
     return state
 
@@ -90,33 +91,49 @@ def test_no_shift_changes_next_to_nothing_whatever_the_temperature(temperature):
 
 
 def test_unknown_photos_do_not_take_the_gain_and_do_not_harm():
-    """Two thirds of the photos show nothing of the classes; the classifier sends most of them to two classes, with
-    the probabilities that the background profile has."""
+    """Two thirds of the photos show none of the classes; the classifier sends most of them to two classes, with lower
+    logits than those of photos of classes."""
     rng = np.random.default_rng(16)
     labels, logits = photos(of([2, 3]), 200, rng, sharpness=2.5)
-    unknown = rng.normal(size=(400, CLASSES)) + 2.0 * np.eye(CLASSES)[rng.choice([5, 6], 400)]
-    profile = 0.5 * softmax(unknown[:200]).mean(0) + 0.5 * FLAT
+    unknown = 0.6 * rng.normal(size=(400, CLASSES)) + 1.2 * np.eye(CLASSES)[rng.choice([5, 6], 400)]
     history = rng.permutation(np.concatenate([logits[:100], unknown[200:]]))
     plain = np.mean(logits[100:].argmax(1) == labels[100:])
-    open_world, closed = (
-        after(dataclasses.replace(ShareSettings(), background=given), history) for given in (tuple(profile), ())
-    )
+    rejection = float(np.quantile(logits[:100].max(1), 0.05))
+    open_world, closed = (after(ShareSettings(), history, least) for least in (rejection, -math.inf))
     assert accuracy(open_world, labels[100:], logits[100:]) > plain + 0.05
     assert open_world.estimate().shares[[5, 6]].sum() < 0.6 * closed.estimate().shares[[5, 6]].sum()
     others, of_others = photos(of([8, 9, 10, 11, 12, 13, 14, 15]), 200, rng, sharpness=2.5)
     alone = np.mean(of_others.argmax(1) == others)
-    assert accuracy(after(open_world.settings, unknown[200:]), others, of_others) > alone - 0.01
+    assert accuracy(after(open_world.settings, unknown[200:], rejection), others, of_others) > alone - 0.01
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_photos_below_the_rejection_threshold_are_kept_and_do_not_count(native):
+    logits = 5 * np.eye(CLASSES)
+    state, same = (ClassShares(ShareSettings(), CLASSES, native, rejection=4.0) for _ in range(2))
+    for number in range(6):
+        row = state.row(logits[number % 2])
+        state.add(row)
+        same.add(row)
+        state.add(state.row(0.5 * logits[7]))
+    rejected = state.answer(0.5 * logits[7]).row
+    assert not rejected.probabilities.any()
+    assert rejected.classes[0] == 7
+    assert len(state) == 12
+    np.testing.assert_array_equal(state.estimate().shares, same.estimate().shares)
+    np.testing.assert_array_equal(state.decode(b"".join(np.asarray(part).tobytes() for part in (
+        rejected.classes.astype("<u4"), rejected.probabilities.astype("<f4")))).probabilities, rejected.probabilities)  # fmt: skip
 
 
 def test_a_photo_cannot_confirm_the_prior_that_it_made():
-    """The weight of a photo rests on the shares of training alone: equal photos have equal weights."""
+    """The weight of a photo rests on the classifier alone: equal photos have equal weights."""
     state, row = ClassShares(OPEN, CLASSES), ClassShares(OPEN, CLASSES).row(2 * np.eye(CLASSES)[3])
     weights = []
     for _ in range(6):
         before = state._sums[0] * state._fade
         state.add(row)
         weights.append(state._sums[0] - before)
-    assert max(weights) < 1.6 * min(weights)  # of the share of unknown photos, which a vote lowers
+    assert max(weights) == pytest.approx(min(weights))
     assert max(weights) < float(row.probabilities[0])
 
 
@@ -248,12 +265,7 @@ def test_outputs_that_are_no_probabilities_are_refused(outputs, message):
         {"scale": (1.0,)},
         {"bias": (float("inf"),) * CLASSES},
         {"base": (0.0,) + (1 / (CLASSES - 1),) * (CLASSES - 1)},
-        {"background": (1.0,)},
-        {"background": (0.0,) + (1 / (CLASSES - 1),) * (CLASSES - 1)},
-        {"background": (0.5,) * CLASSES},
         {"strength": 0.0},
-        {"known": -1.0},
-        {"unknown": float("inf")},
         {"half_life": -1.0},
         {"evidence_half_life": float("nan")},
         {"no_shift": 0.0},

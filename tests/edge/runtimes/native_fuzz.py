@@ -6,6 +6,7 @@ so that a sanitizer sees a number that is read or written beside it. ``make fuzz
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ def shares_difference(rng: np.random.Generator) -> float:
     """Largest difference of answers and shares between C and numpy, over one person's photos, some of them erased."""
     classes, expected = int(rng.choice([2, 3, 17, 100])), bool(rng.random() < 0.3)
     base = rng.dirichlet(np.full(classes, 3.0)) if rng.random() < 0.5 else ()
-    vectors, profile = rng.random() < 0.5, rng.dirichlet(np.ones(classes)) + 1e-4
+    vectors = rng.random() < 0.5
+    rejection = float(rng.choice([-math.inf, 3.0]))
     settings = ShareSettings(
         temperature=float(rng.uniform(0.5, 2)),
         scale=tuple(rng.uniform(0.5, 2, classes)) if vectors else (),
@@ -54,10 +56,7 @@ def shares_difference(rng: np.random.Generator) -> float:
         gated=bool(rng.random() < 0.5),
         support=float(rng.choice([0.0, 0.05, 0.5])),
         base=tuple(np.maximum(base, 1e-4) / np.maximum(base, 1e-4).sum()) if len(base) else (),
-        background=tuple(profile / profile.sum()) if rng.random() < 0.7 else (),
         strength=float(rng.uniform(0.5, 20)),
-        known=float(rng.uniform(0.5, 8)),
-        unknown=float(rng.uniform(0.5, 8)),
         half_life=float(rng.choice([0.0, 3.0, 8.0, 50.0])),
         evidence_half_life=float(rng.choice([0.0, 8.0, 34.0])),
         no_shift=float(rng.uniform(0.05, 0.95)),
@@ -65,7 +64,7 @@ def shares_difference(rng: np.random.Generator) -> float:
         top=int(rng.integers(1, classes + 2)),
         capacity=int(rng.integers(9, 60)),
     )
-    fast, slow = (ClassShares(settings, classes, native=one, expected=expected) for one in (True, False))
+    fast, slow = (ClassShares(settings, classes, one, expected, rejection) for one in (True, False))
     worst = 0.0
     for number in range(SHOWN):
         logits, head = rng.normal(size=(2, classes)) * 3

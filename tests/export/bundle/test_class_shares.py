@@ -68,8 +68,6 @@ def test_a_plain_network_counts_shares_on_every_runtime(made, place, tmp_path):
     assert "calibrated on 66 labelled photos" in done.stderr
     card = bundle.manifest.heads[0].personalisation.shares
     assert (card.version, card.outputs, LOWEST <= card.temperature <= HIGHEST) == (SHARES_VERSION, "logits", True)
-    assert len(card.background) == len(LABELS)
-    assert sum(card.background) == pytest.approx(1, abs=1e-3)
     assert all(not row.failures for row in check(bundle))
     answers = {}
     for runtime in ("onnxruntime", "executorch"):
@@ -102,7 +100,7 @@ def test_answers_below_the_rejection_threshold_are_marked_as_guesses(made, place
     said = refocus("recognize", folder, *photos, "--no-remember").stdout
     assert said.count("unknown, best guess: ") == 2
     without = json.loads(refocus("recognize", folder, *photos, "--no-remember", "--no-shares", "--json").stdout)
-    assert all("known" not in row for row in without)  # the threshold is of calibrated answers
+    assert [row["known"] for row in without] == [score >= least for score in scores]
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ from typing import Any
 from pieces import add, alone, at, changed, streaming, window
 
 SHARES: dict[str, Any] = {
-    "version": 3, "outputs": "logits", "temperature": 1.0, "scale": [], "bias": [], "base": [], "background": [],
-    "strength": 1.5, "known": 3.0, "unknown": 2.0, "contrast": 2.0, "half_life": 8.0, "no_shift": 0.5, "penalty": 0.05,
+    "version": 3, "outputs": "logits", "temperature": 1.0, "scale": [], "bias": [], "base": [],
+    "strength": 1.5, "half_life": 8.0, "no_shift": 0.5, "penalty": 0.05,
     "evidence_half_life": 32.0, "elsewhere": 0.1, "with_head": 0.5, "gated": False, "support": 0.0, "top": 2,
     "capacity": 64,
 }  # fmt: skip
@@ -33,11 +33,11 @@ def manifests() -> None:
     for value in (0, 0.25):
         bounded = changed(alone(), shared(support=value))
         add(f"shares-support-{value}", f"{rule}: their shift may be bounded", bounded, True, "shares")
-    vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75], "background": [0.5, 0.5]}
+    vectors = {"scale": [1.5, 0.5], "bias": [-1.0, 2], "base": [0.25, 0.75]}
     add("shares-vectors", f"{rule}: one number for each class", changed(alone(), shared(**vectors)), True, "shares")
     least: dict[str, Any] = {name: ... for name in SHARES if name not in REQUIRED}
     add("shares-least", f"{rule}: fields with a default", changed(alone(), shared(**least)), True, "shares")
-    most = {"strength": 1e9, "known": 1e9, "unknown": 1e9, "half_life": 1e9, "top": 256, "capacity": 2**20}
+    most = {"strength": 1e9, "half_life": 1e9, "top": 256, "capacity": 2**20}
     add("shares-most", f"{rule}: the largest values", changed(alone(), shared(**most)), True, "shares")
     for value in (-3.5, 0, 4):
         known = changed(alone(), at("heads.0.rejection", value))
@@ -53,14 +53,13 @@ def manifests() -> None:
     for number, (field, value) in enumerate((
         ("version", 0), ("version", 4), ("version", 5), ("version", "1"), ("outputs", "scores"), ("outputs", None),
         ("temperature", 0), ("temperature", -1.0), ("temperature", 1000.5), ("temperature", "1"), ("strength", 0),
-        ("strength", [1.0]), ("known", 0), ("known", 1e-9), ("unknown", 0), ("unknown", 1e10), ("contrast", 0),
-        ("contrast", 11), ("half_life", -1), ("half_life", 0.1), ("half_life", 1e10), ("no_shift", 1), ("no_shift", 0), ("penalty", -0.1),
+        ("strength", [1.0]), ("half_life", -1), ("half_life", 0.1), ("half_life", 1e10), ("no_shift", 1), ("no_shift", 0), ("penalty", -0.1),
         ("elsewhere", 1.1), ("elsewhere", -0.1), ("evidence_half_life", -1), ("evidence_half_life", 1e10),
         ("with_head", 1.5), ("with_head", -0.5), ("with_head", "half"),
         ("top", 0), ("top", 257), ("top", 2.0), ("capacity", 0), ("capacity", 2**20 + 1),
         ("scale", [1.0]), ("scale", [1.0, 0.0]), ("scale", [1.0, 1.0, 1.0]), ("bias", [0.0]), ("bias", [0.0, 1e7]),
-        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("background", [1.0]),
-        ("background", [0.5, 0.4]), ("background", [0.0, 1.0]), ("background", [1e-12, 1 - 1e-12]), ("strengths", "4"), ("weight", 4.0), ("gated", 1),
+        ("base", [0.5]), ("base", [0.5, 0.4]), ("base", [0.0, 1.0]), ("base", [1.5, -0.5]), ("background", [0.5, 0.5]),
+        ("strengths", "4"), ("weight", 4.0), ("gated", 1),
         ("support", 1), ("support", -0.1), ("support", "0.1"), ("support", None),
     )):  # fmt: skip
         wrong = changed(alone(), shared(**{field: value}))
@@ -99,7 +98,7 @@ class Reference:
     def row(self, logits: list[float]) -> tuple[list[int], list[float]]:
         p = softmax(self.calibrated(logits))
         best = sorted(range(self.classes), key=lambda c: (-p[c], c))[: self.k]
-        return best, [p[c] for c in best]
+        return best, [p[c] if max(logits) >= self.card.get("rejection", -math.inf) else 0.0 for c in best]
 
     def faded(self, name: str) -> float:
         """Sum of a number of all photos."""
@@ -124,17 +123,14 @@ class Reference:
         return inside + rest * max(1 - sum(of[c] for c in row[0]), 0.0)
 
     def add(self, row: tuple[list[int], list[float]]) -> None:
-        card, known, profile = self.card, 1.0, self.card["background"]
-        if profile:
-            inside = self.faded("known") + card["known"]
-            outside = (self.faded("unknown") + card["unknown"]) * self.likelihood(profile, row) ** card["contrast"]
-            known = inside / (inside + outside)
-        vote = known * row[1][0] ** 2
+        if not row[1][0]:
+            return
+        card, vote = self.card, row[1][0] ** 2
         gained = math.log(1 - vote + vote * self.likelihood(self.personal(), row)) - card["penalty"]
         half_life = card["evidence_half_life"]
         fade = 2 ** (-1 / half_life) if half_life else 1.0
         self.evidence = min(max(fade * self.evidence + gained, -3.0), 6.0)
-        self.photos.append({"class": row[0][0], "vote": vote, "known": known, "unknown": 1 - known})
+        self.photos.append({"class": row[0][0], "vote": vote})
 
     def weights(self) -> list[float]:
         """Return the weights of no shift and of the person's shares."""
@@ -182,8 +178,8 @@ class Reference:
 
 def arithmetic() -> list[dict[str, Any]]:
     cases = {
-        "plain": ({}, 5), "all-classes": ({"top": 5}, 5), "background": ({"background": [0.1, 0.2, 0.3, 0.3, 0.1]}, 5),
-        "contrast": ({"background": [0.4, 0.1, 0.3, 0.1, 0.1], "contrast": 4.0, "top": 3}, 5),
+        "plain": ({}, 5), "all-classes": ({"top": 5}, 5), "rejection": ({"rejection": 3.0}, 5),
+        "rejection-calibrated": ({"rejection": 2.5, "top": 3, "temperature": 2.0}, 5),
         "calibrated": ({"temperature": 2.5, "scale": [1.0, 0.5, 2.0, 1.5], "bias": [0.0, 1.0, -1.0, 0.25]}, 4),
         "base": ({"base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5), "penalty": ({"penalty": 0.3}, 5),
         "no-fading": ({"half_life": 0.0, "evidence_half_life": 0.0}, 5),
@@ -214,7 +210,8 @@ def _case(name: str, card: dict[str, Any], classes: int) -> dict[str, Any]:
     return {
         "name": name,
         "classes": classes,
-        "settings": card,
+        "rejection": card.get("rejection", -1000.0),
+        "settings": {field: value for field, value in card.items() if field != "rejection"},
         "photos": photos,
         "shares": _rounded(reference.estimate()),
     }
