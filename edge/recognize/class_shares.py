@@ -304,7 +304,7 @@ class ClassShares:
         return self._counted(self.row_of(softmax(self.calibrated(outputs))), outputs)
 
     def _counted(self, row: LikelyClasses, outputs: np.ndarray) -> LikelyClasses:
-        """Return the row of a photo; of one below the rejection threshold, which does not count, with zeros."""
+        """Return a row, with zeros if the photo does not count."""
         return row if outputs.max() >= self.rejection else row._replace(probabilities=np.zeros_like(row[1]))
 
     def row_of(self, probability: np.ndarray) -> LikelyClasses:
@@ -455,7 +455,7 @@ class ClassShares:
             self._count(self._index[slot], self._kept[slot].astype(np.float64))
 
     def _count(self, index: np.ndarray, kept: np.ndarray) -> None:
-        """Count one photo by its k classes and their probabilities; zeros do not count."""
+        """Count one photo by its row; zeros do not count."""
         if not kept.any():
             return
         settings, (votes, spread, evidence) = self.settings, self._sums

@@ -222,7 +222,7 @@ def shares_of(head: Head) -> AnyShares | None:
 
 
 def rejection_of(head: Head) -> float:
-    """Return the rejection threshold of a head; without one every photo counts."""
+    """Return the rejection threshold of a head, or minus infinity."""
     return head.rejection if isinstance(head.rejection, float) else -math.inf
 
 

@@ -106,9 +106,9 @@ class Answer:
 
     @cached_property
     def confidence(self) -> float:
-        """Probability of the label, averaged over the answers with and without history.
+        """Return the mean probability of the label with and without history.
 
-        The answer with history alone is too confident of photos that show none of the labels.
+        With history alone, it is too high for photos that show none of the labels.
         """
         label, several = int(self.logits.argmax()), self.thresholds is not None
         found = [probabilities_of(logits, several)[label] for logits in (self.logits, self.alone_logits)]

@@ -279,7 +279,7 @@ def _method(
 def _answers(
     method: StreamMethod, point: RollPoint, person: Person, temperature: float
 ) -> dict[str, dict[str, np.ndarray]]:
-    """Return labels and confidences of a person's targets, and the confidences that devices show."""
+    """Return labels, displayed confidences and scores of the targets."""
     for row in person.history.tolist():
         method.observe(point.features[row], point.logits[row])
     found: dict[str, dict[str, np.ndarray]] = {}

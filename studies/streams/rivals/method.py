@@ -39,7 +39,7 @@ class Knowledge:
 
     @cached_property
     def rejection(self) -> float:
-        """Rejection threshold of the classifier, as an export without labels sets it."""
+        """Return the threshold of an export without labelled photos."""
         photos = len(self.validation)
         return threshold(self.validation, [None] * photos, ()) if photos else -math.inf
 
