@@ -190,6 +190,13 @@ def _camera_roll(document: Document) -> Iterator[Negative]:
         yield Negative(f"in {len(weaker)} of {len(rows)} cells the largest probability marks as many unknown photos")
 
 
+def _mixed_folder(document: Document) -> Iterator[Negative]:
+    for row in document["rows"]:
+        if row["method"] == "shares" and row["gain"]["high"] < 0:
+            where = f"{row['encoder']}, temperature {row['temperature']}, photos of {row['group']}"
+            yield _changed(f"class shares in a mixed folder, {where}", row["gain"])
+
+
 def _decoding(document: Document) -> Iterator[Negative]:
     for row in document["rows"]:
         if not row["what"].startswith("control") and row["gain"]["high"] < 0:
@@ -340,6 +347,7 @@ _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "trade-off": _trade_off,
     "few-people": _few_people,
     "camera-roll": _camera_roll,
+    "mixed-folder": _mixed_folder,
     "heterogeneity": _levels,
     "gates": _contents,
     "streaming": _contents,

@@ -11,10 +11,11 @@ from studies.banks import growth, tables
 from studies.bench import decoding
 from studies.federated import sensitivity
 from studies.iciia import attention, history_policies, windows
-from studies.streams import camera_roll, few_people, pages, trade_off
+from studies.streams import camera_roll, few_people, mixed_folder, pages, trade_off
 
 _MODULES = (
     camera_roll,
+    mixed_folder,
     iciia,
     attention,
     history_policies,
