@@ -117,7 +117,7 @@ def native_head_lines(tmp_path, libraries):
 
 
 def test_the_native_head_is_built_for_both_kinds_of_processor(native_heads, tmp_path):
-    assert len(build_native.jni_functions()) == 8
+    assert len(build_native.jni_functions()) == 14
     assert native_head_lines(tmp_path, native_heads) == []
 
 
