@@ -26,7 +26,7 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def golden(bundle, tiny_run, tmp_path_factory):
+def golden(bundle, tmp_path_factory):
     """A folder with ``bundle/``, prepared for the app, and the ``golden/`` vectors that it wrote."""
     from golden import write_golden
     from prepare_bundle import prepare
@@ -36,7 +36,7 @@ def golden(bundle, tiny_run, tmp_path_factory):
     home = tmp_path_factory.mktemp("golden")
     names = home / "names.txt"
     names.write_text("".join(f"de {label}\n" for label in bundle.manifest.heads[0].labels), encoding="utf-8")
-    prepare(bundle.folder, home / "bundle", tiny_run.parity_photos(), {"de": names})
+    prepare(bundle.folder, home / "bundle", {"de": names})
     write_golden(load_bundle(home / "bundle"), home / "golden")
     return home
 

@@ -93,6 +93,60 @@ def test_a_native_head_decides_as_python_did_and_the_stock_head_serves_where_it_
     assert re.search(r"Tests run: \d+, Failures: 0, Errors: 0, Skipped: 0$", done.stdout, re.MULTILINE)
 
 
+CARD = {"version": 3, "outputs": "logits", "temperature": 1.25, "with_head": 0.75, "top": 6, "capacity": 24, "no_shift": 0.05,
+        "penalty": 0.0, "half_life": 8.0, "elsewhere": 0.1}  # fmt: skip
+
+
+def with_shares(bundle, folder, **card):
+    """A bundle whose first head has class shares that soon move answers, and a rejection threshold amid its scores."""
+    from refocus.edge.bundle.load import MANIFEST, load_bundle
+
+    shutil.copytree(bundle.folder, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    labels = len(manifest["heads"][0]["labels"])
+    background = [2 * (number + 1) / labels / (labels + 1) for number in range(labels)]
+    manifest["heads"][0]["personalisation"]["shares"] = {**CARD, "background": background, **card}
+    manifest["heads"][0]["rejection"] = -0.75
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return load_bundle(folder)
+
+
+@pytest.mark.slow
+def test_class_shares_and_unknown_photos_are_decided_as_in_python(
+    native_golden, tiny_run, refocus, jni_library, maven, tmp_path, monkeypatch
+):
+    """Beside a head with a history, gated and not, and of a network without; with an erased photo and a restart."""
+    from golden import write_golden
+
+    from refocus.edge.bundle.load import load_bundle
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_net.py").write_text(NETWORK)
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
+    plain = tmp_path / "plain"
+    asked = ["--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(), "--to", "onnx:fp32"]
+    done = refocus("export", "my_net:build", *asked, "--personalise", "shares", "--out", plain)
+    assert done.returncode == 0, done.stderr
+    window = load_bundle(native_golden / "bundle")
+    bundles = {
+        "counted-plain": with_shares(load_bundle(plain), tmp_path / "counted-plain" / "bundle"),
+        "counted": with_shares(window, tmp_path / "counted" / "bundle"),
+        "counted-gated": with_shares(window, tmp_path / "counted-gated" / "bundle", gated=True),
+    }
+    for name, bundle in bundles.items():
+        head = "native:fp32" if bundle.manifest.heads[0].name == "iciia_t" else ""
+        write_golden(bundle, tmp_path / name / "golden", head_target=head)
+    tests = "GoldenTest#*Sequence*+everyAlbum*,VectorsTest,CornerCasesTest#likely*"
+    done = maven(*(tmp_path / name for name in bundles), tests=tests, library=jni_library)
+    passed(done)
+    assert "Skipped: 0" in done.stdout
+    found = re.findall(r"golden (\S+) \S+: 58 decisions as in Python, (\d+) unknown, (\d+) moved", done.stdout)
+    assert {name for name, *_ in found} == set(bundles)
+    assert all(0 < int(unknown) < 58 and int(moved) for _, unknown, moved in found)
+    off = re.search(r"class shares as in Python, within (\S+)", done.stdout)
+    assert float(off[1]) <= 1e-9
+
+
 @pytest.mark.slow
 def test_a_streaming_head_and_inputs_of_a_persons_own_decide_as_in_python(
     tiny_run, bundle, jni_library, maven, tmp_path

@@ -17,6 +17,8 @@ public final class Recognizer implements AutoCloseable {
     public final String headTarget;
     /** Why the bundle's native head does not serve, and why its class shares are not counted; "" where nothing is passed over. */
     public final String passedOver;
+    /** Least {@link Answer#knownScore} of what is known; NaN: there is none, and every photo is named. */
+    public final double rejection;
     private final Program encoder;
     private final Program head;
     private final Normaliser normaliser;
@@ -75,6 +77,7 @@ public final class Recognizer implements AutoCloseable {
         passedOver = reasons + (reasons.length() > 0 && !uncounted.isEmpty() ? "; " : "")
                 + (uncounted.isEmpty() ? "" : "your photos are not counted: " + uncounted);
         empty = card.shares != null && uncounted.isEmpty() ? new ClassShares(card.shares, card.labels.size()) : null;
+        rejection = uncounted.isEmpty() ? card.rejection : Double.NaN; // it is a score of calibrated answers
         classifier = empty == null ? "" : Hashes.sha256((card.checkpoint.isEmpty() ? this.head.artifact.file.sha256
                 : card.checkpoint) + card.shares.identity(card.labels));
         normaliser = new Normaliser(bundle.manifest.preprocessing);
@@ -296,8 +299,7 @@ public final class Recognizer implements AutoCloseable {
 
     private Answer made(float[] attention, float[] feature, Remembered before, boolean known, ClassShares shares)
             throws PhotoException {
-        boolean calibrated = card.shares == null || empty != null; // the least score is one of calibrated answers
-        return new Answer(card, head, attention, feature, before, known, shares, calibrated ? card.rejection : Double.NaN);
+        return new Answer(card, head, attention, feature, before, known, shares, rejection);
     }
 
     private Remembered newer(Remembered before, String photo, String name, float[] feature) {
