@@ -122,9 +122,7 @@ public class GoldenTest {
                 history = new FileHistory(file, capacity, FileHistory.MAX_BYTES);
                 recognizer.switchTo(history, inputs);
             }
-            for (Object erased : step.list("erased")) {
-                history.erase(golden.photo(((Long) erased).intValue()));
-            }
+            golden.erase(history, step);
             FloatBuffer pixels = FloatBuffer.wrap(golden.row("pixels", photo));
             Answer answer = recognizer.recognizePixels(pixels, golden.photo(photo), "", step.flag("remember", true));
             String where = golden.name + " " + key + " step " + i;
