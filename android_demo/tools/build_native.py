@@ -46,9 +46,7 @@ def jni_functions() -> set[str]:
     return {
         f"Java_refocus_recognizer_{owner}_{name}"
         for owner in NATIVE
-        for name in re.findall(
-            r"\bnative [\w\[\]]+ (\w+)\(", (JAVA / f"{owner}.java").read_text(encoding="utf-8")
-        )
+        for name in re.findall(r"\bnative [\w\[\]]+ (\w+)\(", (JAVA / f"{owner}.java").read_text(encoding="utf-8"))
     }
 
 
@@ -84,7 +82,15 @@ def compile_for_android(abi: str, out: Path) -> Path:
             stub = place / f"lib{library}.c"
             stub.write_text("".join(f"void {name}(void) {{}}\n" for name in called))
             _run([*clang, f"-Wl,-soname,lib{library}.so", str(stub), "-o", str(stub.with_suffix(".so"))])
-        link = [f"-Wl,-z,max-page-size={PAGE}", f"-Wl,-soname,{NAME}", "-Wl,-z,defs", "-Wl,-s", f"-L{place}", "-lc", "-lm"]
+        link = [
+            f"-Wl,-z,max-page-size={PAGE}",
+            f"-Wl,-soname,{NAME}",
+            "-Wl,-z,defs",
+            "-Wl,-s",
+            f"-L{place}",
+            "-lc",
+            "-lm",
+        ]
         flags = ["-ffreestanding", *FLAGS, *WARNINGS, f"-isystem{place}", *jni_headers(), f"-I{HEAD}"]
         _run([*clang[:-1], *flags, *map(str, SOURCES), *link, "-o", str(out)])
     return out

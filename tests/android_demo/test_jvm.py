@@ -98,7 +98,11 @@ CARD = {"version": 3, "outputs": "logits", "temperature": 1.25, "with_head": 0.7
         "penalty": 0.0, "half_life": 8.0, "elsewhere": 0.1}  # fmt: skip
 
 
-SPREAD = {"scale": [100.0] * 3, "bias": [-26.9, 14.4, -35.8], "top": 2}  # of NETWORK's logits, which are nearly constant
+SPREAD = {
+    "scale": [100.0] * 3,
+    "bias": [-26.9, 14.4, -35.8],
+    "top": 2,
+}  # of NETWORK's logits, which are nearly constant
 
 
 def with_shares(bundle, folder, **card):
