@@ -121,8 +121,8 @@ public final class Album {
     }
 
     /**
-     * The answer to one photo of an album; null where it has no feature. A head that sees a window runs once, a
-     * streaming head over the photos before.
+     * The answer to one photo of an album; null where it has no feature. A streaming head runs over the photos before, any
+     * other once.
      */
     public Answer answer(List<String> photos, final String wanted) throws RefocusException {
         final Answer[] found = new Answer[1];
@@ -143,10 +143,10 @@ public final class Album {
                 there.add(photo);
             }
         }
-        if (recognizer.card.form.equals("window")) {
-            inWindows(there, wanted, kept, taker);
-        } else {
+        if (recognizer.card.form.equals("streaming")) {
             inAStream(there, kept, taker);
+        } else {
+            inWindows(there, wanted, kept, taker);
         }
     }
 

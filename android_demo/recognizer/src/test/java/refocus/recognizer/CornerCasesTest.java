@@ -170,8 +170,14 @@ public class CornerCasesTest {
             assertArrayEquals("computed again", row, stored.row(golden.photo(3)), 1e-6f);
             history.erase(golden.photo(3));
             assertNull(stored.row(golden.photo(3)));
+            float[] other = stored.row(golden.photo(2));
             float[] without = recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits;
             assertTrue(Golden.largest(wanted, without) > 0.01f);
+            recognizer.switchTo(null, null);
+            history = new FileHistory(file);
+            recognizer.switchTo(history, null);
+            assertArrayEquals("in the file that the erasure wrote", other, Album.features(recognizer, history).row(golden.photo(2)), 0f);
+            assertArrayEquals(without, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits, 1e-6f);
         }
     }
 
