@@ -2,8 +2,7 @@
 
 Writes ``OUT/arm64-v8a/librefocus_native.so`` and ``OUT/x86_64/librefocus_native.so``, from the C source of the Python
 package and the JNI functions of ``recognizer/src/main/c``. Needs clang, lld and a JDK (``jni.h``). The few functions
-of the C library that are called are declared here, and resolved by Android's libc.so and
-libm.so.
+of the C library that are called are declared here, and resolved by Android's libc.so and libm.so.
 """
 
 from __future__ import annotations

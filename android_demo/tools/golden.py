@@ -421,7 +421,7 @@ def _album(card: Head, names: Sequence[str], answers: Sequence[Answer]) -> tuple
 
 
 def _order(photos: int) -> list[_Place]:
-    """Return the photos of all steps: one is erased among those that stay, and two are seen again."""
+    """Return all steps: one photo is erased, and two are seen again."""
     steps: list[_Place] = []
     for number in range(photos):
         erased = (number - 2,) if number == photos * 2 // 3 and number > 1 else ()
