@@ -77,7 +77,8 @@ demo-pipeline: $(PIPELINE)
 RUNTIME ?=
 demo-android: demo
 	rm -rf android_demo/build/bundle
-	$(BIN)/python android_demo/tools/prepare_bundle.py $(OUT)/seed-0/bundles/iciia_t android_demo/build/bundle --photos $(OUT)/parity
+	mkdir -p android_demo/build
+	cp -r $(OUT)/seed-0/bundles/iciia_t android_demo/build/bundle
 	$(BIN)/python android_demo/tools/build_apk.py --bundle android_demo/build/bundle $(RUNTIME)
 	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 

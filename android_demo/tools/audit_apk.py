@@ -123,8 +123,9 @@ def _native_heads(package: zipfile.ZipFile, abis: Sequence[str]) -> Iterator[str
             yield f"{name} is for another processor"
         if missing := sorted(jni_functions() - defined):
             yield f"{name} lacks {', '.join(missing)}"
-        if foreign := sorted(taken - set(CALLED)):
-            yield f"{name} needs {', '.join(foreign)}, expected nothing but {', '.join(CALLED)}"
+        called = [each for names in CALLED.values() for each in names]
+        if foreign := sorted(taken - set(called)):
+            yield f"{name} needs {', '.join(foreign)}, expected nothing but {', '.join(called)}"
 
 
 def elf_alignment(library: bytes) -> int:

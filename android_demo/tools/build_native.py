@@ -2,7 +2,7 @@
 
 Writes ``OUT/arm64-v8a/librefocus_native.so`` and ``OUT/x86_64/librefocus_native.so``, from the C source of the Python
 package and the JNI functions of ``recognizer/src/main/c``. Needs clang, lld and a JDK (``jni.h``). The few functions
-of the C library that are called are declared here, and resolved by Android's libc.so.
+of the C library that are called are declared here, and resolved by Android's libc.so and libm.so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from pathlib import Path
 NAME = "librefocus_native.so"
 ROOT = Path(__file__).parents[2]
 HEAD = ROOT / "edge" / "runtimes" / "native_head"
-SOURCES = (ROOT / "android_demo" / "recognizer" / "src" / "main" / "c" / "native_head_jni.c", HEAD / "head.c")
+SOURCES = (
+    ROOT / "android_demo" / "recognizer" / "src" / "main" / "c" / "native_head_jni.c",
+    HEAD / "head.c",
+    HEAD / "shares.c",
+)
 FLAGS = ("-std=c11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden")
 WARNINGS = ("-Wall", "-Wextra", "-Wno-psabi", "-Werror")
 TRIPLES = {"arm64-v8a": "aarch64-linux-android26", "x86_64": "x86_64-linux-android26"}
@@ -28,15 +32,22 @@ PAGE = 16384  # bytes; newer phones refuse libraries of smaller segments
 HEADERS = {
     "stdio.h": "",
     "stdlib.h": "#include <stddef.h>\nvoid *calloc(size_t, size_t);\nvoid free(void *);\n",
+    "math.h": "double exp(double);\ndouble log(double);\ndouble pow(double, double);\n"
+    "#define fabs __builtin_fabs\n#define isfinite __builtin_isfinite\n",
 }
-CALLED = ("calloc", "free", "memset", "memcpy", "memmove")  # of the C library: every Android has them
-JAVA = ROOT / "android_demo" / "recognizer" / "src" / "main" / "java" / "refocus" / "recognizer" / "NativeHead.java"
+# Functions of Android's libraries that are called; every Android has them.
+CALLED = {"c": ("calloc", "free", "memset", "memcpy", "memmove"), "m": ("exp", "log", "pow")}
+JAVA = ROOT / "android_demo" / "recognizer" / "src" / "main" / "java" / "refocus" / "recognizer"
+NATIVE = "NativeHead", "ClassShares"  # classes with native methods
 
 
 def jni_functions() -> set[str]:
     """Names of the functions that the Java side declares as native."""
-    declared = re.findall(r"\bnative [\w\[\]]+ (\w+)\(", JAVA.read_text(encoding="utf-8"))
-    return {f"Java_refocus_recognizer_NativeHead_{name}" for name in declared}
+    return {
+        f"Java_refocus_recognizer_{owner}_{name}"
+        for owner in NATIVE
+        for name in re.findall(r"\bnative [\w\[\]]+ (\w+)\(", (JAVA / f"{owner}.java").read_text(encoding="utf-8"))
+    }
 
 
 def jni_headers() -> list[str]:
@@ -55,7 +66,7 @@ def jni_headers() -> list[str]:
 def compile_for_desktop(out: Path, compiler: str = "gcc") -> Path:
     """The library for this machine's Java, as tests load it."""
     flags = [*FLAGS, *WARNINGS, "-shared", "-fPIC", *jni_headers(), f"-I{HEAD}"]
-    _run([compiler, *flags, *map(str, SOURCES), "-o", str(out)])
+    _run([compiler, *flags, *map(str, SOURCES), "-lm", "-o", str(out)])
     return out
 
 
@@ -66,10 +77,20 @@ def compile_for_android(abi: str, out: Path) -> Path:
         place = Path(folder)
         for name, text in HEADERS.items():
             (place / name).write_text(text)
-        (place / "libc.c").write_text("".join(f"void {called}(void) {{}}\n" for called in CALLED))
         clang = ["clang", f"--target={TRIPLES[abi]}", "-fuse-ld=lld", "-nostdlib", "-shared", "-fPIC", "-fno-builtin"]
-        _run([*clang, "-Wl,-soname,libc.so", str(place / "libc.c"), "-o", str(place / "libc.so")])
-        link = [f"-Wl,-z,max-page-size={PAGE}", f"-Wl,-soname,{NAME}", "-Wl,-z,defs", "-Wl,-s", f"-L{place}", "-lc"]
+        for library, called in CALLED.items():
+            stub = place / f"lib{library}.c"
+            stub.write_text("".join(f"void {name}(void) {{}}\n" for name in called))
+            _run([*clang, f"-Wl,-soname,lib{library}.so", str(stub), "-o", str(stub.with_suffix(".so"))])
+        link = [
+            f"-Wl,-z,max-page-size={PAGE}",
+            f"-Wl,-soname,{NAME}",
+            "-Wl,-z,defs",
+            "-Wl,-s",
+            f"-L{place}",
+            "-lc",
+            "-lm",
+        ]
         flags = ["-ffreestanding", *FLAGS, *WARNINGS, f"-isystem{place}", *jni_headers(), f"-I{HEAD}"]
         _run([*clang[:-1], *flags, *map(str, SOURCES), *link, "-o", str(out)])
     return out

@@ -7,6 +7,7 @@ comes from ``bionic.c``. Not one instruction of the runtime is changed. Needs gc
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import struct
 import subprocess
@@ -35,7 +36,7 @@ _RENAMED = frozenset(
 
 
 def prepare(archive: Path, abi: str, folder: Path) -> Path:
-    """Writes loadable copies of an archive's libraries, and the ``libc.so`` that they ask for.
+    """Writes loadable copies of an archive's libraries, and the ``libc.so`` and ``libm.so`` that they ask for.
 
     Args:
         archive: ONNX Runtime's Android archive (AAR).
@@ -55,8 +56,9 @@ def prepare(archive: Path, abi: str, folder: Path) -> Path:
         for name in aar.namelist():
             if name.startswith("headers/") and name.endswith(".h"):
                 (folder / Path(name).name).write_bytes(aar.read(name))
-    compile_c(abi, "-shared", "-fPIC", "-Wl,-soname,libc.so", "-o", folder / "libc.so", _TOOLS / "bionic.c",
-              "-Wl,--no-as-needed", "-lm")  # fmt: skip
+    for name, source in (("libc.so", _TOOLS / "bionic.c"), ("libm.so", os.devnull)):
+        command = ["-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", folder / name, "-x", "c", source]
+        compile_c(abi, *command, "-Wl,--no-as-needed", "-lm")
     return folder
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import io
-import math
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -52,6 +51,7 @@ _JSON, _TENSORS = "golden.json", "golden.safetensors"
 _ORIENTATION, _TURNED = 0x0112, 6
 _TURNS = [Image.Transpose[turn] for turn in ("FLIP_LEFT_RIGHT", "ROTATE_90", "ROTATE_180", "TRANSPOSE")]
 _ANSWERS = ("logits", "plain_logits", "calibrated_logits")
+_Place = tuple[int, bool, bool, tuple[int, ...]]  # photo, restart before, remember, photos erased before
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +64,9 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         label: most likely label.
         trust: weight of the answer with history.
         history: identities of the history photos that were used, oldest first.
+        erased: numbers of photos that were erased from the history just before.
+        known: whether the photo shows one of the labels, by the bundle's rejection threshold.
+        score: score of that hypothesis; None in files of Refocus 0.1.
     """
 
     photo: int
@@ -72,14 +75,17 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     label: str
     trust: float
     history: tuple[str, ...]
+    erased: tuple[int, ...] = ()
+    known: bool = True
+    score: float | None = None
 
 
 class AlbumAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Answer to a photo of an album of all photos, which pages show.
 
     ``photo`` is its number and ``beside`` has the identities of the photos that it was answered with, in order.
-    ``label`` is the most likely label and ``trust`` is the weight of the answer with history. ``recognised`` is the
-    result of :func:`recognised`.
+    ``label`` is the most likely label and ``trust`` is the weight of the answer with history. ``recognised`` is whether
+    the photo shows one of the labels.
     """
 
     photo: int
@@ -193,43 +199,11 @@ class Difference:
     formats: int = 0
 
 
-def recognised(head: Head, answer: Answer) -> bool:
-    """Return whether a head recognises a photo as one of its classes.
-
-    Pages show "not among what I know" for other photos. A calibrated bundle has in ``training.rejection`` the minimum
-    ``energy`` of a photo (:func:`energy`), or the minimum ``probability`` of the best label. The default is a
-    probability of 0.5, below which the label is less likely than not.
-    """
-    least = _rejection(head, "energy")
-    if least is not None:
-        return energy(answer.plain_logits) >= least
-    probability = _rejection(head, "probability")
-    return bool(answer.probabilities[0] >= (probability if probability is not None and 0 <= probability <= 1 else 0.5))
-
-
-def energy(plain_logits: np.ndarray) -> float:
-    """Return the log-sum-exp of the logits (C,) without history.
-
-    It is the negative energy of Liu et al., "Energy-based Out-of-distribution Detection", 2020: the higher, the more
-    likely the photo is of a known class.
-    """
-    logits = plain_logits.astype(np.float64)
-    largest = logits.max()
-    return float(largest + np.log(np.exp(logits - largest).sum()))
-
-
-def _rejection(head: Head, name: str) -> float | None:
-    rejection = head.training.get("rejection")
-    value = rejection.get(name) if isinstance(rejection, dict) else None
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
-
-
 def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Sequence[np.ndarray]) -> list[Answer]:
     """Return the answers to all photos of an album.
 
-    Each photo is answered with those nearest to it, or for a streaming head with those before it.
+    Each photo is answered with those nearest to it, or for a streaming head with those before it, and with the class
+    shares of those before it.
 
     Args:
         recognizer: recogniser of the head.
@@ -238,11 +212,14 @@ def album_answers(recognizer: Recognizer, photos: Sequence[str], features: Seque
     """
     if recognizer.card.personalisation.form == "streaming":
         return list(recognizer.replay(features))
-    answers = []
+    answers, shares = [], recognizer.empty_shares()
     for position, feature in enumerate(features):
         beside = nearest(photos, position, recognizer.window)
         history = np.asarray([features[other] for other in beside], dtype=np.float32).reshape(len(beside), len(feature))
-        answers.append(recognizer.answer(feature, history, [*(photos[other] for other in beside), photos[position]]))
+        named = [*(photos[other] for other in beside), photos[position]]
+        answers.append(answer := recognizer.answer(feature, history, named, shares))
+        if shares is not None and answer.shared is not None:
+            shares.add(answer.shared.row, photos[position])
     return answers
 
 
@@ -252,7 +229,8 @@ def write_golden(
     """Recognise photos with every head of a bundle; write the answers.
 
     Each head has a growing history on disk. The sequences cover critical cases: an empty, a growing and a full history,
-    a repeated photo, one that is not remembered, a restart, and personal inputs if the bundle takes some.
+    a repeated photo, one that is not remembered, one that is erased, a restart, and personal inputs if the bundle takes
+    some.
 
     Args:
         bundle: bundle to record.
@@ -284,7 +262,8 @@ def write_golden(
     sequences = []
     for head in bundle.manifest.heads:
         for personal in (False, True) if _personal_inputs(bundle, head.name, target) else (False,):
-            sequence, found = _run(bundle, folder, head.name, personal, contents, target, head_target)
+            order = _order(len(contents))
+            sequence, found = _run(bundle, folder, head.name, personal, contents, order, target, head_target)
             sequences.append(sequence)
             tensors |= {f"{sequence.key}.{name}": value for name, value in found.items()}
     (folder / _TENSORS).write_bytes(b"".join(encode_tensors(tensors)))
@@ -315,9 +294,11 @@ def compare_golden(bundle: Bundle, folder: Path) -> Difference:
     largest = {"pixels": _off(pixels, expected["pixels"]), "features": 0.0, "logits": 0.0, "trust": 0.0}
     steps = decisions = 0
     for sequence in golden.sequences:
-        again, found = _run(bundle, folder, sequence.head, sequence.personal, contents, golden.target)
+        order = [(step.photo, step.restart, step.remember, step.erased) for step in sequence.steps]
+        again, found = _run(bundle, folder, sequence.head, sequence.personal, contents, order, golden.target)
         for was, now in zip(sequence.steps, again.steps, strict=True):
-            decisions += (was.label, was.history) != (now.label, now.history)
+            known = now.known if was.score is None else was.known
+            decisions += (was.label, was.history, known) != (now.label, now.history, now.known)
             largest["trust"] = max(largest["trust"], abs(was.trust - now.trust))
         for shown, now_shown in zip(sequence.album, again.album, strict=bool(sequence.album)):
             decisions += (shown.label, shown.beside) != (now_shown.label, now_shown.beside)
@@ -370,6 +351,7 @@ def _run(
     head: str,
     personal: bool,
     contents: Sequence[bytes],
+    order: Iterable[_Place],
     target: str,
     head_target: str = "",
 ) -> tuple[History, dict[str, np.ndarray]]:
@@ -389,7 +371,7 @@ def _run(
         profile = profile_path(Path(scratch), "golden")
 
         def opened() -> Recognizer:
-            kept = RetentionPolicy(capacity)  # compares the programs; class shares have separate vectors
+            kept = RetentionPolicy(capacity)
             return Recognizer(
                 bundle,
                 profile,
@@ -399,20 +381,22 @@ def _run(
                 head=head,
                 keeping=kept,
                 weights=cache,
-                shares=False,
                 head_target=head_target or target,
             )
 
         recognizer = opened()
         try:
-            for photo, restart, remember in _order(len(contents)):
+            for photo, restart, remember, erased in order:
                 if restart:
                     recognizer.close()
                     recognizer = opened()
+                for gone in erased:
+                    recognizer.history.erase(names[gone])  # type: ignore[union-attr]  # there is a profile
                 answer = recognizer.recognize(contents[photo], names[photo], remember)
                 answers.append(answer)
                 features[photo] = answer.feature
-                steps.append(Step(photo, restart, remember, answer.labels[0], answer.trust, answer.history_photos))
+                said = answer.labels[0], answer.trust, answer.history_photos
+                steps.append(Step(photo, restart, remember, *said, erased, answer.is_known, answer.known_score))
             space = recognizer.space
             shown = [] if personal else album_answers(recognizer, names, [features[n] for n in range(len(contents))])
         finally:
@@ -422,29 +406,28 @@ def _run(
     found["attention"] = _attention(answers, bundle.manifest.head(head).personalisation.window)
     if shown:
         found["album_logits"] = np.stack([answer.logits for answer in shown])
-    return History(head, personal, space, capacity, tuple(steps), _album(bundle, head, names, shown)), found
+    album = _album(recognizer.card, names, shown)
+    return History(head, personal, space, capacity, tuple(steps), album), found
 
 
-def _album(bundle: Bundle, head: str, names: Sequence[str], answers: Sequence[Answer]) -> tuple[AlbumAnswer, ...]:
-    card, rows = bundle.manifest.head(head), []
-    window = card.personalisation.window
+def _album(card: Head, names: Sequence[str], answers: Sequence[Answer]) -> tuple[AlbumAnswer, ...]:
+    rows, window = [], card.personalisation.window
     for position, answer in enumerate(answers):
         before = range(max(0, position - window), position)
         beside = before if card.personalisation.form == "streaming" else nearest(names, position, window)
-        known = recognised(card, answer)
-        rows.append(
-            AlbumAnswer(position, answer.labels[0], known, answer.trust, tuple(names[other] for other in beside))
-        )
+        said = answer.labels[0], answer.is_known, answer.trust
+        rows.append(AlbumAnswer(position, *said, tuple(names[other] for other in beside)))
     return tuple(rows)
 
 
-def _order(photos: int) -> list[tuple[int, bool, bool]]:
-    """Return (photo, restart before, remember) of every step."""
-    steps = []
+def _order(photos: int) -> list[_Place]:
+    """Return all steps: one photo is erased, and two are seen again."""
+    steps: list[_Place] = []
     for number in range(photos):
-        steps.append((number, number == photos // 2, number % 7 != 6))
+        erased = (number - 2,) if number == photos * 2 // 3 and number > 1 else ()
+        steps.append((number, number == photos // 2, number % 7 != 6, erased))
         if number in (5, photos - 1):
-            steps.append((number - min(3, number), False, True))  # seen again
+            steps.append((number - min(3, number), False, True, ()))
     return steps
 
 

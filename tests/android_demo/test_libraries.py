@@ -105,9 +105,11 @@ def test_the_native_head_of_an_apk_decides_as_python_did(suite, native_golden, n
             pytest.skip(f"{tool} is missing; Debian: apt install clang lld")
     library = build_native.compile_for_android("x86_64", tmp_path / build_native.NAME)
     options = f"-Donnxruntime.native.path={native}", f"-Drefocus.head={library}", "-Xcheck:jni"
-    said = passed(suite.run(native_golden, *options, folder=str(native), tests="GoldenTest NativeHeadTest"))
+    tests = "GoldenTest NativeHeadTest VectorsTest"
+    said = passed(suite.run(native_golden, *options, folder=str(native), tests=tests))
     assert f"golden {native_golden.name} iciia_t/native:fp32: 58 decisions as in Python" in said
     assert "the native head runs on" in said
+    assert "class shares as in Python" in said
     assert "WARNING in native method" not in said
 
 

@@ -18,11 +18,11 @@ import refocus.edge.bundle.manifest
 from refocus.edge.bundle.load import load_bundle
 from refocus.edge.bundle.manifest import ShareCard
 from refocus.edge.bundle.tensor_file import decode_tensors, metadata_of
-from refocus.edge.errors import BundleError, PersonalWeightsError, UpdateError
+from refocus.edge.errors import BundleError, PersonalWeightsError, RuntimeUnavailable, UpdateError
 from refocus.edge.history import witness
 from refocus.edge.history.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
 from refocus.edge.recognize.class_shares import ClassShares
-from refocus.edge.recognize.profile_shares import settings_of, shared
+from refocus.edge.recognize.label_sets import LabelShares, settings_of
 from refocus.edge.update.device_state import Slots, UpdateState
 from refocus.edge.update.rules import Device, decode_channel, misfit, wanted
 
@@ -82,20 +82,38 @@ def test_a_tensor_file_is_read_as_its_page_says(vector):
 
 
 @pytest.mark.parametrize("vector", vectors("class-shares")["vectors"], ids=lambda vector: vector["name"])
-def test_class_shares_are_computed_as_their_page_says(vector):
+@pytest.mark.parametrize("native", [False, True], ids=["numpy", "c"])
+def test_class_shares_are_computed_as_their_page_says(vector, native, monkeypatch):
+    """Photos are forgotten in sequences, and the state is built again from its rows half-way."""
+    if native:
+        pytest.importorskip("refocus.edge.runtimes.native_shares", exc_type=RuntimeUnavailable)
+    else:
+        monkeypatch.setattr(ClassShares, "_find_native", lambda state: None)
     card = msgspec.convert(vector["settings"], ShareCard)
-    state = ClassShares(settings_of(card), vector["classes"], rejection=vector["rejection"])
-    for photo in vector["photos"]:
+
+    def fresh():
+        if card.is_of_sets:
+            return LabelShares(settings_of(card), vector["classes"])
+        return ClassShares(settings_of(card), vector["classes"], rejection=vector["rejection"])
+
+    state, rows = fresh(), {}
+    for number, photo in enumerate(vector["photos"]):
+        for gone in photo.get("forgotten", ()):
+            state.forget(gone)
+            del rows[gone]
+        if number == len(vector["photos"]) // 2:
+            state = fresh()
+            for key, row in rows.items():
+                state.add(row, key)
         outputs = np.array(photo["logits"])
-        np.testing.assert_allclose(state.estimate().shares, photo["shares"], atol=2e-5)
-        np.testing.assert_allclose(state.answer(outputs).logits, photo["answer"], atol=1e-3, rtol=1e-4)
-        beside, _ = shared(state, outputs[::-1], outputs, reads_history=True)
-        np.testing.assert_allclose(beside, photo["beside_head"], atol=1e-3, rtol=1e-4)
-        row = state.row(outputs)
+        np.testing.assert_allclose(state.estimate().shares, photo["shares"], atol=1e-9)
+        np.testing.assert_allclose(state.answer(outputs).logits, photo["answer"], atol=1e-9)
+        np.testing.assert_allclose(state.answer_beside(outputs, outputs[::-1])[1], photo["beside_head"], atol=1e-9)
+        rows[number] = row = state.row(outputs)
         assert row.classes.tolist() == photo["classes"]
-        np.testing.assert_allclose(row.probabilities, photo["probabilities"], atol=2e-6)
-        state.add(row)
-    np.testing.assert_allclose(state.estimate().shares, vector["shares"], atol=2e-5)
+        np.testing.assert_allclose(row.probabilities, photo["probabilities"], atol=1e-9)
+        state.add(row, number)
+    np.testing.assert_allclose(state.estimate().shares, vector["shares"], atol=1e-9)
 
 
 @pytest.mark.parametrize("vector", vectors("channels")["vectors"], ids=lambda vector: vector["name"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 from typing import Any
 
 from pieces import add, alone, at, changed, streaming, window
@@ -82,12 +83,22 @@ def softmax(logits: list[float]) -> list[float]:
     return [value / sum(powers) for value in powers]
 
 
-class Reference:
-    """The page's formulas, each sum over all photos again."""
+def float32(value: float) -> float:
+    """Return the nearest float32."""
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
-    def __init__(self, card: dict[str, Any], classes: int) -> None:
-        self.card, self.classes, self.k = card, classes, min(card["top"], classes)
+
+class Reference:
+    """The page's formulas, each sum over all photos again.
+
+    Args:
+        expected: whether a photo votes for all of its classes.
+    """
+
+    def __init__(self, card: dict[str, Any], classes: int, expected: bool = False) -> None:
+        self.card, self.classes, self.k, self.expected = card, classes, min(card["top"], classes), expected
         self.base = card["base"] or [1 / classes] * classes
+        self.rows: list[tuple[list[int], list[float]]] = []
         self.photos: list[dict[str, Any]] = []
         self.evidence = 0.0
 
@@ -98,7 +109,8 @@ class Reference:
     def row(self, logits: list[float]) -> tuple[list[int], list[float]]:
         p = softmax(self.calibrated(logits))
         best = sorted(range(self.classes), key=lambda c: (-p[c], c))[: self.k]
-        return best, [p[c] if max(logits) >= self.card.get("rejection", -math.inf) else 0.0 for c in best]
+        counts = max(logits) >= self.card.get("rejection", -math.inf)
+        return best, [float32(p[c]) if counts else 0.0 for c in best]
 
     def faded(self, name: str) -> float:
         """Sum of a number of all photos."""
@@ -111,7 +123,8 @@ class Reference:
         half_life, last = self.card["half_life"], len(self.photos) - 1
         counts = [0.0] * self.classes
         for born, photo in enumerate(self.photos):
-            counts[photo["class"]] += (2 ** (-(last - born) / half_life) if half_life else 1.0) * photo["vote"]
+            for c, vote in photo["votes"].items():
+                counts[c] += (2 ** (-(last - born) / half_life) if half_life else 1.0) * vote
         a, votes = self.card["strength"], self.faded("vote")
         return [(n + a * b) / (votes + a) for n, b in zip(counts, self.base, strict=True)]
 
@@ -122,15 +135,28 @@ class Reference:
         inside = sum(of[c] * p / self.base[c] for c, p in zip(*row, strict=True))
         return inside + rest * max(1 - sum(of[c] for c in row[0]), 0.0)
 
+    def forget(self, number: int) -> None:
+        """Leave a photo out: the state is that of the others."""
+        rows, self.rows, self.photos, self.evidence = self.rows, [], [], 0.0
+        for row in rows[:number] + rows[number + 1 :]:
+            self.add(row)
+
     def add(self, row: tuple[list[int], list[float]]) -> None:
-        if not row[1][0]:
+        if len(self.rows) == self.card["capacity"]:
+            self.forget(0)
+        self.rows.append(row)
+        if not max(row[1]):
             return
-        card, vote = self.card, row[1][0] ** 2
-        gained = math.log(1 - vote + vote * self.likelihood(self.personal(), row)) - card["penalty"]
+        card, vote, personal = self.card, max(row[1]) ** 2, self.personal()
+        likelihood = self.likelihood(personal, row)
+        gained = math.log(1 - vote + vote * likelihood) - card["penalty"]
         half_life = card["evidence_half_life"]
         fade = 2 ** (-1 / half_life) if half_life else 1.0
         self.evidence = min(max(fade * self.evidence + gained, -3.0), 6.0)
-        self.photos.append({"class": row[0][0], "vote": vote})
+        votes = {row[0][row[1].index(max(row[1]))]: vote}
+        if self.expected:
+            votes = {c: vote * personal[c] * p / self.base[c] / likelihood for c, p in zip(*row, strict=True)}
+        self.photos.append({"votes": votes, "vote": vote})
 
     def weights(self) -> list[float]:
         """Return the weights of no shift and of the person's shares."""
@@ -176,6 +202,42 @@ class Reference:
         return [value - part * (x - y) for value, x, y in zip(mixed, shift, taken, strict=True)]
 
 
+class LabelsReference:
+    """The section about several labels: each label and its absence as two classes."""
+
+    def __init__(self, card: dict[str, Any], classes: int) -> None:
+        self.card = card
+        one = {**card, "temperature": 1.0, "scale": [], "bias": [], "top": 2}
+        rates = card["base"] or [0.5] * classes
+        self.labels = [Reference({**one, "base": [rate, 1 - rate]}, 2, expected=True) for rate in rates]
+
+    def both(self, logits: list[float]) -> list[list[float]]:
+        return [[logit / self.card["temperature"], 0.0] for logit in logits]
+
+    def row(self, logits: list[float]) -> tuple[list[int], list[float]]:
+        return [*range(len(logits))], [float32(softmax(both)[0]) for both in self.both(logits)]
+
+    def forget(self, number: int) -> None:
+        for label in self.labels:
+            label.forget(number)
+
+    def add(self, row: tuple[list[int], list[float]]) -> None:
+        for label, p in zip(self.labels, row[1], strict=True):
+            label.add(([0, 1], [p, float32(1 - p)]))
+
+    def estimate(self) -> list[float]:
+        return [label.estimate()[0] for label in self.labels]
+
+    def answer(self, logits: list[float]) -> list[float]:
+        answers = [label.answer(both) for label, both in zip(self.labels, self.both(logits), strict=True)]
+        return [there - absent for there, absent in answers]
+
+    def beside_head(self, head: list[float], logits: list[float]) -> list[float]:
+        three = zip(self.labels, head, self.both(logits), strict=True)
+        answers = [label.beside_head([own, 0.0], both) for label, own, both in three]
+        return [there - absent for there, absent in answers]
+
+
 def arithmetic() -> list[dict[str, Any]]:
     cases = {
         "plain": ({}, 5), "all-classes": ({"top": 5}, 5), "rejection": ({"rejection": 3.0}, 5),
@@ -189,14 +251,30 @@ def arithmetic() -> list[dict[str, Any]]:
         "support": ({"support": 0.25}, 5), "support-base": ({"support": 0.1, "base": [0.5, 0.25, 0.125, 0.0625, 0.0625]}, 5),
         "support-gated": ({"support": 0.25, "gated": True, "with_head": 0.75}, 5),
     }  # fmt: skip
-    return [_case(name, {**SHARES, **changes}, classes) for name, (changes, classes) in cases.items()]
+    labels = {"version": 4, "base": [0.1, 0.5, 0.3]}
+    open_world = {"rejection": 2.0, "support": 0.1, "temperature": 1.5}
+    sequences = {
+        "sequence": (open_world, 5), "sequence-gated": ({**open_world, "gated": True, "top": 3}, 5),
+        "sequence-capacity": ({**open_world, "capacity": 12}, 5), "labels": (labels, 3),
+        "labels-support": ({**labels, "support": 0.1, "temperature": 1.5, "with_head": 0.75}, 3),
+        "labels-gated": ({**labels, "gated": True, "support": 0.25}, 3),
+    }  # fmt: skip
+    found = [_case(name, {**SHARES, **changes}, classes) for name, (changes, classes) in cases.items()]
+    return found + [_case(name, {**SHARES, **changes}, classes, True) for name, (changes, classes) in sequences.items()]
 
 
-def _case(name: str, card: dict[str, Any], classes: int) -> dict[str, Any]:
-    chance, reference, photos = random.Random(name), Reference(card, classes), []
-    for _ in range(24):
+def _case(name: str, card: dict[str, Any], classes: int, sequence: bool = False) -> dict[str, Any]:
+    """One vector; a sequence has unknown photos too, and some photos are forgotten."""
+    chance, photos, there = random.Random(name), [], []
+    reference = LabelsReference(card, classes) if card["version"] == 4 else Reference(card, classes)
+    for number in range(24):
         logits = [round(chance.gauss(0, 1), 3) for _ in range(classes)]
-        logits[chance.choice([0, 0, 0, 1])] += 3.0
+        if not sequence or number % 3:
+            logits[chance.choice([0, 0, 0, 1])] += 3.0
+        forgotten = [chance.choice(there) for _ in range(1) if sequence and number % 5 == 4]
+        for photo in forgotten:
+            reference.forget(there.index(photo))
+            there.remove(photo)
         row = reference.row(logits)
         beside = _rounded(reference.beside_head(logits[::-1], logits))
         photo = {
@@ -205,8 +283,10 @@ def _case(name: str, card: dict[str, Any], classes: int) -> dict[str, Any]:
             "answer": _rounded(reference.answer(logits)),
             "classes": row[0],
         }
-        photos.append({**photo, "probabilities": _rounded(row[1]), "shares": _rounded(reference.estimate())})
+        photo |= {"probabilities": _rounded(row[1]), "shares": _rounded(reference.estimate())}
+        photos.append(photo | ({"forgotten": forgotten} if sequence else {}))
         reference.add(row)
+        there = [*there, number][-card["capacity"] :]
     return {
         "name": name,
         "classes": classes,
@@ -218,4 +298,4 @@ def _case(name: str, card: dict[str, Any], classes: int) -> dict[str, Any]:
 
 
 def _rounded(values: list[float]) -> list[float]:
-    return [round(value, 6) for value in values]
+    return [round(value, 10) for value in values]

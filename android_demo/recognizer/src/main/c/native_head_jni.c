@@ -1,11 +1,14 @@
-/* The native head (edge/runtimes/native_head/head.h) for refocus.recognizer.NativeHead. All numbers lie in direct buffers
- * that Java allocates and keeps; sizes are checked there, before a pointer is formed here. */
+/* The native head (edge/runtimes/native_head/head.h) for refocus.recognizer.NativeHead, and class shares (shares.h) for
+ * refocus.recognizer.ClassShares. All numbers lie in direct buffers that Java allocates and keeps; sizes are checked there,
+ * before a pointer is formed here. */
 #include <jni.h>
 #include <stdlib.h>
 
 #include "head.h"
+#include "shares.h"
 
 #define NAME(function) Java_refocus_recognizer_NativeHead_##function
+#define SHARES(function) Java_refocus_recognizer_ClassShares_##function
 
 enum { SINGLE = 10 }; /* inputs and outputs of which there is one, in the order of NativeHead.SINGLE */
 
@@ -96,4 +99,69 @@ JNIEXPORT jint JNICALL NAME(run)(JNIEnv *env, jclass owner, jlong bound) {
 JNIEXPORT void JNICALL NAME(release)(JNIEnv *env, jclass owner, jlong bound) {
     (void)env, (void)owner;
     free((void *)(intptr_t)bound);
+}
+
+/* The state of one person and the place of their answers, in a buffer of Java's. */
+struct shares {
+    struct refocus_shares state;
+    struct refocus_share_answer answer;
+};
+
+enum { NUMBERS = 11, VECTORS = 3, MEMORY = 14 }; /* in the order of ClassShares */
+
+JNIEXPORT jint JNICALL SHARES(version)(JNIEnv *env, jclass owner) {
+    (void)env, (void)owner;
+    return refocus_shares_version();
+}
+
+JNIEXPORT jint JNICALL SHARES(size)(JNIEnv *env, jclass owner) {
+    (void)env, (void)owner;
+    return (jint)sizeof(struct shares);
+}
+
+JNIEXPORT void JNICALL SHARES(bind)(
+    JNIEnv *env, jclass owner, jobject room, jint classes, jint top, jobjectArray vectors, jdoubleArray numbers,
+    jboolean expected, jboolean gated, jobjectArray memory) {
+    (void)owner;
+    struct shares *made = address_of(env, room);
+    double n[NUMBERS];
+    void *v[VECTORS], *at[MEMORY];
+    (*env)->GetDoubleArrayRegion(env, numbers, 0, NUMBERS, n);
+    if ((*env)->ExceptionCheck(env)) return; /* of another length */
+    for (jsize number = 0; number < VECTORS; number++) v[number] = element(env, vectors, number);
+    for (jsize number = 0; number < MEMORY; number++) at[number] = element(env, memory, number);
+    made->state = (struct refocus_shares){
+        .classes = classes, .top = top, .base = v[0], .scale = v[1], .bias = v[2],
+        .temperature = n[0], .strength = n[1], .fade = n[2], .evidence_fade = n[3], .odds = n[4], .penalty = n[5],
+        .least = n[6], .most = n[7], .elsewhere = n[8], .support = n[9], .with_head = n[10], .expected = expected, .gated = gated, .counts = at[0], .sums = at[1]};
+    made->answer = (struct refocus_share_answer){
+        .outputs = at[2], .logits = at[3], .shared = at[4], .plain = at[5], .shift = at[6], .alone = at[7],
+        .shares = at[8], .scratch = at[9], .weights = at[10], .said = at[11], .index = at[12],
+        .row = at[13]};
+}
+
+/* The memory of the slots. */
+JNIEXPORT void JNICALL SHARES(place)(JNIEnv *env, jclass owner, jobject room, jobject index, jobject kept) {
+    (void)owner;
+    struct shares *made = address_of(env, room);
+    made->state.index = address_of(env, index);
+    made->state.kept = address_of(env, kept);
+}
+
+JNIEXPORT void JNICALL SHARES(fold)(JNIEnv *env, jclass owner, jobject room, jlongArray slots) {
+    (void)owner;
+    const struct shares *made = address_of(env, room);
+    jsize count = (*env)->GetArrayLength(env, slots);
+    jlong *found = (*env)->GetLongArrayElements(env, slots, NULL);
+    if (found == NULL) return; /* an OutOfMemoryError is pending */
+    refocus_shares_fold(&made->state, (const int64_t *)found, count);
+    (*env)->ReleaseLongArrayElements(env, slots, found, JNI_ABORT);
+}
+
+/* head: logits of a head with a history, or null. */
+JNIEXPORT jint JNICALL SHARES(answer)(JNIEnv *env, jclass owner, jobject room, jint photos, jobject head) {
+    (void)owner;
+    struct shares *made = address_of(env, room);
+    made->answer.head = address_of(env, head);
+    return refocus_shares_answer(&made->state, photos, &made->answer);
 }

@@ -43,12 +43,16 @@ public final class AboutActivity extends Activity {
         if (!recognizer.passedOver.isEmpty()) {
             say(page, recognizer.passedOver);
         }
-        if (recognizer.leavesSharesOut()) {
-            say(page, getString(R.string.about_no_shares));
+        boolean reads = !recognizer.card.form.equals("none");
+        if (reads) {
+            say(page, getString(R.string.about_history));
         }
-        int percent = (int) Math.round(100 * recognizer.card.threshold);
-        say(page, !Double.isNaN(recognizer.card.energy) ? getString(R.string.about_energy)
-                : getString(recognizer.card.calibrated ? R.string.about_threshold : R.string.about_threshold_default, percent));
+        if (recognizer.countsShares()) {
+            say(page, getString(R.string.about_shares));
+        } else if (!reads) {
+            say(page, getString(R.string.about_alone));
+        }
+        say(page, getString(Double.isNaN(recognizer.rejection) ? R.string.about_no_rejection : R.string.about_rejection));
         say(page, getResources().getQuantityString(R.plurals.about_knows, names.size(), names.size()) + "\n"
                 + names.toString().replaceAll("^\\[|\\]$", ""));
     }

@@ -63,12 +63,23 @@ public final class PhotoActivity extends Activity {
         String before = Pages.label(this, recognizer.card.name(shown.before, language), shown.beforeRecognised);
         String after = Pages.label(this, recognizer.card.name(shown.after, language), shown.afterRecognised);
         Pages.photo(this, page, person, photo, place, 240, getString(R.string.photo_described, after));
-        Pages.text(this, page, getString(R.string.before, before, shown.beforePercent));
-        Pages.heading(this, page, getString(R.string.after, after, shown.afterPercent));
+        boolean reads = !recognizer.card.form.equals("none");
+        String alone = getString(R.string.before, before, shown.beforePercent);
+        if (reads || shown.sharePercent >= 0) {
+            Pages.text(this, page, alone);
+            Pages.heading(this, page, getString(R.string.after, after, shown.afterPercent));
+        } else {
+            Pages.heading(this, page, alone);
+        }
         if (!shown.afterRecognised) {
             Pages.text(this, page, getString(R.string.unknown_nearest, recognizer.card.name(shown.after, language)));
         }
-        Pages.text(this, page, getString(R.string.trust, shown.trustPercent));
+        if (reads) {
+            Pages.text(this, page, getString(R.string.trust, shown.trustPercent));
+        }
+        if (shown.sharePercent >= 0) {
+            Pages.text(this, page, getString(R.string.shares, shown.sharePercent));
+        }
         for (BeforeAfter.Attended each : shown.attended) {
             LinearLayout row = new LinearLayout(this);
             page.addView(row);

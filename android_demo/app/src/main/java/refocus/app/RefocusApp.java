@@ -146,7 +146,7 @@ public final class RefocusApp extends Application {
             new Folders(this).beginAgain(person);
             IndexJob.schedule(this, person, "");
         }
-        AnswerUpdate update = new AnswerUpdate(serving, open, profiles().stamp(person));
+        AnswerUpdate update = new AnswerUpdate(serving, open, profiles(), person);
         answers = update.update(before, ANSWERING_MS);
         answered = person;
         if (update.whole) {

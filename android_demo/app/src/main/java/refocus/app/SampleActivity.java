@@ -102,6 +102,9 @@ public final class SampleActivity extends Activity {
         } else {
             Pages.text(this, page, getString(R.string.sample_after, after, answer.afterPercent));
             Pages.text(this, page, getString(answer.changed() ? R.string.sample_changed : R.string.sample_same));
+            if (!answer.attended.isEmpty()) {
+                Pages.text(this, page, getString(R.string.sample_attended));
+            }
             LinearLayout row = new LinearLayout(this);
             page.addView(row);
             for (BeforeAfter.Attended each : answer.attended) {

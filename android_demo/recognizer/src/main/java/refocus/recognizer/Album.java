@@ -1,6 +1,7 @@
 package refocus.recognizer;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -14,8 +15,8 @@ import java.util.TreeMap;
  * Answers to all photos of one person at once, from features that an {@link Indexer} has computed.
  *
  * <p>As {@code edge/recognize/album.py}: a head that sees a window gets the photos nearest to each photo, on both sides; a
- * streaming head sees the photos before it; neither sees the photo itself or a copy of it. Golden vectors hold the two
- * together: this is what the app shows.
+ * streaming head sees the photos before it; neither sees the photo itself or a copy of it. Class shares are those of the
+ * photos before it. Golden vectors hold the two together: this is what the app shows.
  */
 public final class Album {
     private final Recognizer recognizer;
@@ -28,6 +29,16 @@ public final class Album {
 
         /** Where the photo is. */
         String name(String photo);
+
+        /** What {@link #keep} was told of a photo; null where it is not known. */
+        default float[] row(String photo) {
+            return null;
+        }
+
+        /** Keeps what class shares count of a photo: k classes, and then their probabilities. */
+        default void keep(String photo, float[] row) throws HistoryException {
+            // it is computed again
+        }
     }
 
     /** Knows which answers are there already. */
@@ -55,10 +66,13 @@ public final class Album {
     }
 
     /** The album of an index. */
-    public Album(final Recognizer recognizer, final FileHistory index) {
-        this(recognizer, new Features() {
-            private final Map<String, String> names = index.names(recognizer.space());
+    public Album(Recognizer recognizer, FileHistory index) {
+        this(recognizer, features(recognizer, index));
+    }
 
+    /** What an index has of the photos of the recogniser's feature space. */
+    static Features features(final Recognizer recognizer, final FileHistory index) {
+        return new Features() {
             @Override
             public float[] of(String photo) {
                 return index.feature(recognizer.space(), photo);
@@ -66,9 +80,21 @@ public final class Album {
 
             @Override
             public String name(String photo) {
-                return names.get(photo);
+                return index.name(recognizer.space(), photo);
             }
-        });
+
+            @Override
+            public float[] row(String photo) {
+                return index.likely(recognizer.space(), photo, recognizer.classifier());
+            }
+
+            @Override
+            public void keep(String photo, float[] row) throws HistoryException {
+                if (!Arrays.equals(row, row(photo))) {
+                    index.putLikely(recognizer.space(), photo, recognizer.classifier(), row);
+                }
+            }
+        };
     }
 
     /**
@@ -95,8 +121,8 @@ public final class Album {
     }
 
     /**
-     * The answer to one photo of an album; null where it has no feature. A head that sees a window runs once, a
-     * streaming head over the photos before.
+     * The answer to one photo of an album; null where it has no feature. A streaming head runs over the photos before, any
+     * other once.
      */
     public Answer answer(List<String> photos, final String wanted) throws RefocusException {
         final Answer[] found = new Answer[1];
@@ -117,34 +143,37 @@ public final class Album {
                 there.add(photo);
             }
         }
-        if (recognizer.card.form.equals("window")) {
-            inWindows(there, wanted, kept, taker);
-        } else {
+        if (recognizer.card.form.equals("streaming")) {
             inAStream(there, kept, taker);
+        } else {
+            inWindows(there, wanted, kept, taker);
         }
     }
 
     private void inWindows(List<String> photos, String wanted, Kept kept, Taker taker) throws RefocusException {
+        Counted counted = new Counted();
         Set<String> met = new HashSet<String>();
         for (int position = 0; position < photos.size(); position++) {
             String photo = photos.get(position);
-            if (!met.add(photo) || (wanted != null && !wanted.equals(photo))) {
+            if (!met.add(photo)) {
                 continue;
             }
             List<String> beside = new ArrayList<String>();
             for (int other : nearest(photos, position, recognizer.card.window)) {
                 beside.add(photos.get(other));
             }
-            String past = digest(beside);
-            if (kept != null && kept.has(photo, past)) {
+            String past = counted.digest(beside);
+            if ((wanted != null && !wanted.equals(photo)) || (kept != null && kept.has(photo, past))) {
+                counted.add(photo);
                 continue;
             }
             Answer answer;
             try {
-                answer = recognizer.answerAfter(remembered(beside), features.of(photo), photo);
+                answer = recognizer.answerAfter(remembered(beside), features.of(photo), photo, counted.shares);
             } catch (PhotoException none) { // one photo less
                 continue;
             }
+            counted.add(photo, answer.row);
             if (!taker.take(photo, past, answer)) {
                 return;
             }
@@ -153,23 +182,26 @@ public final class Album {
 
     /** One pass in order. A copy of an earlier photo gets that one's answer, and is met once. */
     private void inAStream(List<String> photos, Kept kept, Taker taker) throws RefocusException {
+        Counted counted = new Counted();
         List<String> met = new ArrayList<String>();
         String last = null; // the photo that the head answered just before; null where that one was left out
         for (String photo : new LinkedHashSet<String>(photos)) {
             List<String> before = met.subList(Math.max(0, met.size() - recognizer.card.window), met.size());
-            String past = digest(before);
+            String past = counted.digest(before);
             if (kept != null && kept.has(photo, past)) {
+                counted.add(photo);
                 last = null;
             } else {
                 Remembered remembered = remembered(before);
                 Answer answer = null;
                 try {
-                    answer = last == null ? recognizer.answerAfter(remembered, features.of(photo), photo)
-                            : recognizer.answerNext(remembered, features.of(last), last, features.of(photo), photo);
+                    answer = last == null ? recognizer.answerAfter(remembered, features.of(photo), photo, counted.shares)
+                            : recognizer.answerNext(remembered, features.of(last), last, features.of(photo), photo, counted.shares);
                 } catch (PhotoException none) { // one photo less
                     last = null;
                 }
                 if (answer != null) {
+                    counted.add(photo, answer.row);
                     if (!taker.take(photo, past, answer)) {
                         return;
                     }
@@ -180,16 +212,36 @@ public final class Album {
         }
     }
 
+    /** The class shares of the photos of one pass so far, and which photos these are. */
+    private final class Counted {
+        final ClassShares shares = recognizer.noShares();
+        private String seen = ""; // digest of the photos
+
+        /** Counts a photo that needs no answer. */
+        void add(String photo) throws RefocusException {
+            add(photo, shares == null ? null : recognizer.row(features, photo));
+        }
+
+        void add(String photo, float[] row) throws HistoryException {
+            if (row != null) {
+                features.keep(photo, row);
+                shares.add(photo, row);
+                seen = Hashes.sha256(seen + photo);
+            }
+        }
+
+        /** Of what an answer rests on: the photos that the head is given, and those that are counted. */
+        String digest(List<String> photos) {
+            return Hashes.sha256(photos + seen).substring(0, 32);
+        }
+    }
+
     private Remembered remembered(List<String> photos) {
         Remembered found = new Remembered();
         for (String photo : photos) {
             found.add(photo, features.name(photo), features.of(photo));
         }
         return found;
-    }
-
-    private static String digest(List<String> photos) {
-        return Hashes.sha256(photos.toString()).substring(0, 32);
     }
 
     /**

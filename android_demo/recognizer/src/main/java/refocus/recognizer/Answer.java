@@ -1,6 +1,7 @@
 package refocus.recognizer;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.Comparator;
 import java.util.List;
@@ -19,8 +20,14 @@ public final class Answer {
     public final float trust;
     /** (C) of the delivered answer. */
     public final float[] logits;
-    /** (C) of the classifier without history. */
+    /** (C) of the classifier without history, as the program gives them. */
     public final float[] plainLogits;
+    /** (C) of the photo without history: {@link #plainLogits}, calibrated where class shares calibrate the answer. */
+    public final float[] aloneLogits;
+    /** Probability that the photo's class is drawn from the person's class shares, in [0, 1]; NaN where they are not counted. */
+    public final double shareTrust;
+    /** What class shares keep of the photo; null where they are not counted. */
+    final float[] row;
     /** (C) of the head with history, however much of it was delivered. */
     public final float[] calibratedLogits;
     /** (n + 1) weight of each history photo, oldest first, and last of the photo itself. */
@@ -32,26 +39,37 @@ public final class Answer {
     /** Whether the photo was stored before, and so joined no history now. */
     public final boolean known;
     private final List<String> inOrder;
-    private final double threshold;
-    private final double leastEnergy;
+    private final double rejection;
 
-    /** @throws PhotoException the head's numbers are not finite: whatever they would say is no answer */
-    Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known)
-            throws PhotoException {
+    /**
+     * @param shares of the photos before; null: they have no part in the answer
+     * @param rejection least {@link #knownScore} of what is known; NaN: there is none
+     * @throws PhotoException the head's numbers are not finite: whatever they would say is no answer
+     */
+    Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known,
+            ClassShares shares, double rejection) throws PhotoException {
         inOrder = card.labels;
-        threshold = card.threshold;
-        leastEnergy = card.energy;
-        logits = head.copy("logits");
+        this.rejection = rejection;
+        float[] delivered = head.copy("logits");
         plainLogits = head.copy("plain_logits");
         calibratedLogits = head.copy("calibrated_logits");
         trust = head.floats("trust").get(0);
-        if (!isFinite(logits) || !isFinite(plainLogits) || !isFinite(calibratedLogits)) {
+        if (!isFinite(delivered) || !isFinite(plainLogits) || !isFinite(calibratedLogits)) {
             throw new PhotoException("the model makes no finite answer of the photo; leave it out");
         }
         this.attention = attention;
         this.feature = feature;
         this.history = history;
         this.known = known;
+        boolean reads = !card.form.equals("none"); // a history of its own
+        ClassShares.Said said = shares == null ? null : reads ? shares.answer(doubles(plainLogits), doubles(delivered))
+                : shares.answer(doubles(delivered), null);
+        ClassShares.Said alone = said == null || reads || Arrays.equals(delivered, plainLogits) ? said
+                : shares.answer(doubles(plainLogits), null);
+        logits = said == null ? delivered : floats(said.logits);
+        aloneLogits = alone == null || (reads && !card.shares.gated) ? plainLogits : floats(alone.plain);
+        shareTrust = said == null ? Double.NaN : said.trust;
+        row = alone == null ? null : alone.row;
         int[] order = ranking(logits);
         float[] chances = softmax(logits);
         List<String> ranked = new ArrayList<String>(inOrder.size());
@@ -65,46 +83,48 @@ public final class Answer {
 
     /** Whether the history had more say in the answer than the photo alone. */
     public boolean personalised() {
-        return trust > 0.5f;
+        return trust > 0.5f || shareTrust > 0.5;
     }
 
-    /**
-     * Whether the model knows what it sees: the photo's energy, or where the bundle was not calibrated for that the
-     * probability of the best label, is at least what the bundle asks for.
-     */
-    public boolean recognised() {
-        return Double.isNaN(leastEnergy) ? probabilities[0] >= threshold : energy() >= leastEnergy;
+    /** Score of the hypothesis that the photo shows one of the labels: the largest logit of the classifier without history. */
+    public double knownScore() {
+        return plainLogits[ranking(plainLogits)[0]];
     }
 
-    /** As {@link #recognised}, of the answer of the photo alone. */
-    public boolean plainRecognised() {
-        return Double.isNaN(leastEnergy) ? plainProbability() >= threshold : energy() >= leastEnergy;
+    /** Whether the photo shows one of the labels; if not, the answer is a guess. */
+    public boolean isKnown() {
+        return !(knownScore() < rejection);
     }
 
-    /**
-     * How much of what the model knows is in the photo: log of the sum of exp of the logits of the classifier without
-     * history (the negative energy of Liu et al., Energy-based Out-of-distribution Detection, 2020).
-     */
-    public double energy() {
-        double largest = Double.NEGATIVE_INFINITY;
-        for (float logit : plainLogits) {
-            largest = Math.max(largest, logit);
-        }
-        double sum = 0;
-        for (float logit : plainLogits) {
-            sum += Math.exp(logit - largest);
-        }
-        return largest + Math.log(sum);
+    /** Probability of the label, averaged over the answers with and without history, in [0, 1]. */
+    public float confidence() {
+        return (probabilities[0] + softmax(aloneLogits)[ranking(logits)[0]]) / 2;
     }
 
     /** The label that the photo alone would have got. */
     public String plainLabel() {
-        return inOrder.get(ranking(plainLogits)[0]);
+        return inOrder.get(ranking(aloneLogits)[0]);
     }
 
     /** Probability of {@link #plainLabel} in the answer of the photo alone, in [0, 1]. */
     public float plainProbability() {
-        return softmax(plainLogits)[ranking(plainLogits)[0]];
+        return softmax(aloneLogits)[ranking(aloneLogits)[0]];
+    }
+
+    static double[] doubles(float[] numbers) {
+        double[] found = new double[numbers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = numbers[i];
+        }
+        return found;
+    }
+
+    private static float[] floats(double[] numbers) {
+        float[] found = new float[numbers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = (float) numbers[i];
+        }
+        return found;
     }
 
     static boolean isFinite(float[] numbers) {

@@ -50,6 +50,7 @@ public final class Bench {
         double[][] samples = new double[STAGES.length][runs];
         double[] starts = new double[runs];
         Remembered before = new Remembered();
+        ClassShares shares = recognizer.noShares();
         for (int i = -warmUp; i < runs; i++) {
             PhotoRows photo = photos.get(Math.floorMod(i, photos.size()));
             long start = System.nanoTime();
@@ -57,10 +58,10 @@ public final class Bench {
             long prepared = System.nanoTime();
             float[] feature = recognizer.encodePrepared();
             long encoded = System.nanoTime();
-            if (i == -warmUp) {
-                recognizer.answerAfter(before, feature, "0");
-            } else {
-                recognizer.answerNext(before, last, "" + (i - 1), feature, "" + i);
+            Answer answer = i == -warmUp ? recognizer.answerAfter(before, feature, "0", shares)
+                    : recognizer.answerNext(before, last, "" + (i - 1), feature, "" + i, shares);
+            if (shares != null) {
+                shares.add("" + i, answer.row);
             }
             long answered = System.nanoTime();
             last = feature;

@@ -96,6 +96,36 @@ final class Fields {
         return expect(name, Number.class, "a number").doubleValue();
     }
 
+    /** A number from {@code least} to {@code most}. */
+    double number(String name, double least, double most) {
+        return within(name, number(name), least, most);
+    }
+
+    /** As before, with a default. */
+    double number(String name, double least, double most, double otherwise) {
+        return map.containsKey(name) ? number(name, least, most) : otherwise;
+    }
+
+    private double within(String name, double value, double least, double most) {
+        if (!(value >= least && value <= most)) {
+            throw new IllegalArgumentException(where + "." + name + " is " + value + ", expected " + least + " to " + most);
+        }
+        return value;
+    }
+
+    /** The numbers of an array, each from {@code least} to {@code most}; none where it is missing. */
+    double[] numbers(String name, double least, double most) {
+        List<?> given = map.containsKey(name) ? list(name) : Collections.emptyList();
+        double[] found = new double[given.size()];
+        for (int i = 0; i < found.length; i++) {
+            if (!(given.get(i) instanceof Number)) {
+                throw new IllegalArgumentException(where + "." + name + ": expected numbers");
+            }
+            found[i] = within(name, ((Number) given.get(i)).doubleValue(), least, most);
+        }
+        return found;
+    }
+
     boolean flag(String name, boolean otherwise) {
         return optional(name, Boolean.class, "true or false", otherwise);
     }

@@ -44,6 +44,7 @@ public final class FileHistory implements AutoCloseable {
     private long version;
     private int damaged;
     private long textBytes; // of labels and settings, as the file has them
+    private long likelyBytes; // of likely classes, likewise
     private File setAside;
 
     /**
@@ -185,6 +186,23 @@ public final class FileHistory implements AutoCloseable {
         }
     }
 
+    /**
+     * Remembers the likely classes of a stored photo, as class shares keep them; a power cut may take them, and they are gone
+     * with the photo.
+     *
+     * @param by what derived them
+     * @param row k classes, and then their probabilities
+     */
+    public synchronized void putLikely(String space, String photo, String by, float[] row) throws HistoryException {
+        write(new HistoryLog.Entry(HistoryLog.Kind.LIKELY, space, photo, by, System.currentTimeMillis(), row.clone()));
+    }
+
+    /** What {@link #putLikely} remembered of a photo, if the same derived it; or null. */
+    public synchronized float[] likely(String space, String photo, String by) {
+        HistoryLog.Entry found = has(space, photo) ? spaces.get(space).get(photo).likely : null;
+        return found != null && found.text.equals(by) ? found.feature : null;
+    }
+
     /** Remembers what the owner said about a photo, on the disk; null forgets it. */
     public synchronized void setLabel(String photo, String label) throws HistoryException {
         pair(HistoryLog.Kind.LABEL, photo, label);
@@ -239,6 +257,14 @@ public final class FileHistory implements AutoCloseable {
 
     /** Applies one record to what is in memory; replaying the file repeats every eviction. */
     private void takeIn(HistoryLog.Entry entry) {
+        if (entry.kind == HistoryLog.Kind.LIKELY) {
+            if (has(entry.space, entry.key) && entry.feature.length <= 2 * ClassShares.MOST) {
+                HistoryLog.Entry photo = spaces.get(entry.space).get(entry.key);
+                likelyBytes += likelySize(entry) - likelySize(photo.likely);
+                photo.likely = entry;
+            }
+            return;
+        }
         if (entry.kind != HistoryLog.Kind.FEATURE) {
             Map<String, HistoryLog.Entry> pairs = entry.kind == HistoryLog.Kind.LABEL ? labels : settings;
             HistoryLog.Entry before = pairs.remove(entry.key);
@@ -250,7 +276,7 @@ public final class FileHistory implements AutoCloseable {
             return;
         }
         if (has(entry.space, entry.key)) {
-            spaces.get(entry.space).put(entry.key, entry); // where it was: nobody has to make room
+            entry.likely = spaces.get(entry.space).put(entry.key, entry).likely; // where it was: nobody has to make room
             return;
         }
         while (size(entry.space) >= capacity) {
@@ -277,6 +303,7 @@ public final class FileHistory implements AutoCloseable {
         HistoryLog.Entry gone = rows.remove(photo);
         if (gone != null) {
             tally.put(space, bytes(space) - gone.bytes());
+            likelyBytes -= likelySize(gone.likely);
         }
         if (rows.isEmpty()) {
             spaces.remove(space);
@@ -459,6 +486,7 @@ public final class FileHistory implements AutoCloseable {
         labels.clear();
         settings.clear();
         textBytes = 0;
+        likelyBytes = 0;
         forget();
     }
 
@@ -601,6 +629,9 @@ public final class FileHistory implements AutoCloseable {
     private static void writeAll(RandomAccessFile writer, Map<String, HistoryLog.Entry> rows) throws IOException {
         for (HistoryLog.Entry entry : rows.values()) {
             writer.write(HistoryLog.encode(entry));
+            if (entry.likely != null) {
+                writer.write(HistoryLog.encode(entry.likely));
+            }
         }
     }
 
@@ -631,7 +662,11 @@ public final class FileHistory implements AutoCloseable {
     }
 
     private long liveBytes() {
-        return bytes() + textBytes + 300L * count();
+        return bytes() + textBytes + likelyBytes + 300L * count();
+    }
+
+    private static long likelySize(HistoryLog.Entry likely) {
+        return likely == null ? 0 : likely.bytes() + 300;
     }
 
     /** What a label or setting takes in the file, which nobody should have to rewrite for it: names may be long. */

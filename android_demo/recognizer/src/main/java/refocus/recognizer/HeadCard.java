@@ -52,9 +52,7 @@ public final class HeadCard {
         }
     }
 
-    private static final int MAX_WINDOW = 1 << 20;
-    /** Where a bundle was not calibrated: the model itself holds the label for less likely than not. */
-    public static final double DEFAULT_THRESHOLD = 0.5;
+    static final int MAX_WINDOW = 1 << 20;
     public final String name;
     /** C class names in the order of the logits. */
     public final List<String> labels;
@@ -64,8 +62,8 @@ public final class HeadCard {
     public final String form;
     /** "none", "inputs", "weights" or "whole": how personal weights travel. */
     public final String carrier;
-    /** Whether the bundle wants class shares counted, which this recogniser does not do: it answers without them. */
-    public final boolean shares;
+    /** How the classes that the person meets are estimated; null: they are not. */
+    final ShareCard shares;
     /** Features that the head can look back on, its own photo not counted. */
     public final int window;
     /** SHA-256 of the training that made it; "" where it does not say. */
@@ -75,15 +73,8 @@ public final class HeadCard {
     /** A network's own classifier, from which training goes on, and hashes of training photos. Nothing here reads them. */
     public final List<ListedFile> files;
 
-    /**
-     * Probability below which the best label reads "not among what I know", where the bundle says nothing of
-     * {@link #energy}; in [0, 1].
-     */
-    public final double threshold;
-    /** Energy ({@link Answer#energy}) below which a photo reads "not among what I know"; NaN where the bundle has none. */
-    public final double energy;
-    /** Whether the bundle was calibrated for one of the two; else the threshold is {@link #DEFAULT_THRESHOLD}. */
-    public final boolean calibrated;
+    /** Score ({@link Answer#knownScore}) below which an answer is a guess; NaN where the bundle cannot tell. */
+    public final double rejection;
     /** By language, as "de", the C names in the order of {@link #labels}; empty where the bundle brings none. */
     public final Map<String, List<String>> names;
 
@@ -94,17 +85,14 @@ public final class HeadCard {
             throw new Fields.Unread(Reason.MODEL_UNFIT, "head '" + name + "' answers with a set of labels for each photo, which this"
                     + " library does not read; import a bundle whose photos have one label each");
         }
-        double rejection = fields.names("rejection") ? fields.number("rejection") : 0;
-        if (!(rejection >= -1000 && rejection <= 1000)) {
-            throw new IllegalArgumentException("head '" + name + "': rejection is " + rejection + ", expected -1000 to 1000");
-        }
+        rejection = fields.number("rejection", -1000, 1000, Double.NaN);
         Fields how = fields.object("personalisation");
         method = how.string("method");
         window = (int) how.whole("window", 0, MAX_WINDOW);
         how.string("gate");
         form = how.choice("form", "window", "window", "streaming", "none");
         carrier = how.choice("carrier", "none", "none", "inputs", "weights", "whole");
-        shares = how.has("shares");
+        shares = how.has("shares") ? new ShareCard(how.object("shares")) : null;
         how.end();
         List<State> states = new ArrayList<State>();
         long numbers = 0;
@@ -116,10 +104,6 @@ public final class HeadCard {
         Map<?, ?> training = fields.members("training");
         Object made = training.get("checkpoint_sha256");
         checkpoint = made instanceof String ? (String) made : "";
-        double found = rejection(training, "probability");
-        threshold = found >= 0 && found <= 1 ? found : DEFAULT_THRESHOLD;
-        energy = rejection(training, "energy");
-        calibrated = (found >= 0 && found <= 1) || !Double.isNaN(energy);
         names = names(training, labels.size());
         selfTest = fields.has("self_test") ? fields.members("self_test") : null;
         List<ListedFile> listed = new ArrayList<>();
@@ -140,17 +124,12 @@ public final class HeadCard {
         if (labels.isEmpty()) {
             throw new IllegalArgumentException("labels are empty");
         }
+        if (shares != null) {
+            shares.check(labels.size());
+        }
         if (!name.matches("[A-Za-z0-9][A-Za-z0-9._-]{0,63}")) {
             throw new IllegalArgumentException("head '" + name + "': use letters, digits, '.', '_' and '-', at most 64");
         }
-    }
-
-    /** A number of {@code training.rejection}, which tools/prepare_bundle.py writes; NaN where there is none. */
-    private static double rejection(Map<?, ?> training, String name) {
-        Object rejection = training.get("rejection");
-        Object found = rejection instanceof Map ? ((Map<?, ?>) rejection).get(name) : null;
-        double value = found instanceof Number ? ((Number) found).doubleValue() : Double.NaN;
-        return Double.isInfinite(value) ? Double.NaN : value;
     }
 
     /** {@code training.label_names}: a language's list counts where it has a name for every label. */

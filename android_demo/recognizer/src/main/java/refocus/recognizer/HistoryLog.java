@@ -30,20 +30,23 @@ final class HistoryLog {
     private HistoryLog() {}
 
     /** What a record is about. */
-    enum Kind { FEATURE, LABEL, SETTING }
+    enum Kind { FEATURE, LABEL, SETTING, LIKELY }
 
-    /** One record: a feature of a photo, or what the owner said about a photo, or a setting. */
+    /** One record: a feature of a photo or its likely classes, or what the owner said about a photo, or a setting. */
     static final class Entry {
         final Kind kind;
-        /** Feature space; "" for others. */
+        /** Feature space of a feature and of likely classes; "" of others that are there. */
         final String space;
         /** Identity of the photo, or the setting's name. */
         final String key;
-        /** The photo's name, its label or the setting's value. */
+        /** The photo's name, its label, the setting's value, or what derived the likely classes. */
         final String text;
         /** UTC, in milliseconds. */
         final long storedMs;
+        /** Numbers of a feature; of likely classes, k classes and their probabilities. */
         final float[] feature;
+        /** Of a feature that is kept: its likely classes; null where nothing derived them. */
+        Entry likely;
 
         Entry(Kind kind, String space, String key, String text, long storedMs, float[] feature) {
             this.kind = kind;
@@ -197,7 +200,11 @@ final class HistoryLog {
             spaces.put(space, space);
             String key = text(in);
             String text = text(in);
-            float[] feature = new float[in.readInt()];
+            int count = in.readInt();
+            if (count < 0 || count > in.available() / 4) {
+                throw new IOException("a record of " + count + " numbers");
+            }
+            float[] feature = new float[count];
             byte[] numbers = new byte[4 * feature.length];
             in.readFully(numbers);
             ByteBuffer.wrap(numbers).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(feature);

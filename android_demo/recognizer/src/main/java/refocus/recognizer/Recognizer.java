@@ -15,15 +15,20 @@ public final class Recognizer implements AutoCloseable {
     public final String target;
     /** The same of the head, as "native:fp32". */
     public final String headTarget;
-    /** Why the bundle's native head does not serve; "" where it does, or the bundle has none. */
+    /** Why the bundle's native head does not serve, and why its class shares are not counted; "" where nothing is passed over. */
     public final String passedOver;
+    /** Least {@link Answer#knownScore} of what is known; NaN: there is none, and every photo is named. */
+    public final double rejection;
     private final Program encoder;
     private final Program head;
     private final Normaliser normaliser;
     private final int width;
+    private final ClassShares empty; // without photos; null where class shares are not counted
+    private final String classifier; // identity of what derives likely classes
     private FileHistory history;
     private String space;
     private Past past;
+    private ProfileShares shares; // of the history; null where they are not counted
     private Remembered newest = new Remembered();
     private long version = -1; // of the history, when the past was last in step with it
 
@@ -65,7 +70,16 @@ public final class Recognizer implements AutoCloseable {
             throw error;
         }
         this.headTarget = this.head.artifact.target;
-        passedOver = serving == null ? reasons.toString() : "";
+        String uncounted = card.shares == null ? "" : ClassShares.missing();
+        if (serving != null) {
+            reasons.setLength(0);
+        }
+        passedOver = reasons + (reasons.length() > 0 && !uncounted.isEmpty() ? "; " : "")
+                + (uncounted.isEmpty() ? "" : "your photos are not counted: " + uncounted);
+        rejection = card.rejection;
+        empty = card.shares != null && uncounted.isEmpty() ? new ClassShares(card.shares, card.labels.size(), rejection) : null;
+        classifier = empty == null ? "" : Hashes.sha256((card.checkpoint.isEmpty() ? this.head.artifact.file.sha256
+                : card.checkpoint) + card.shares.identity(card.labels, card.rejection));
         normaliser = new Normaliser(bundle.manifest.preprocessing);
         width = (int) encoding.output("feature").size(1);
         switchTo(null, null);
@@ -95,14 +109,47 @@ public final class Recognizer implements AutoCloseable {
                 : new OrtProgram(bundle, answering, threads);
     }
 
-    /** Targets of encoder and head, as "onnxruntime:fp32 + native:fp32"; one where both are the same. */
+    /** What answers, as "onnxruntime:fp32 + native:fp32 + class shares": targets of encoder and head, one where both are the same. */
     public String programs() {
-        return target.equals(headTarget) ? target : target + " + " + headTarget;
+        return (target.equals(headTarget) ? target : target + " + " + headTarget) + (empty == null ? "" : " + class shares");
     }
 
-    /** Whether the bundle has class shares counted, which this recogniser leaves out: photos are answered without them. */
-    public boolean leavesSharesOut() {
-        return card.shares;
+    /** Whether answers take into account which classes the person's photos show. */
+    public boolean countsShares() {
+        return empty != null;
+    }
+
+    /** Class shares before the first photo; null where they have no part in answers. */
+    ClassShares noShares() {
+        return empty == null ? null : new ClassShares(card.shares, card.labels.size(), rejection);
+    }
+
+    /** Identity of what derives the likely classes of a photo. */
+    String classifier() {
+        return classifier;
+    }
+
+    /**
+     * What class shares count of a photo: what is kept of it, or else computed from its feature and then kept.
+     *
+     * @return k classes, and then their probabilities; null where the photo has no feature, or no finite answer
+     */
+    float[] row(Album.Features photos, String photo) throws RefocusException {
+        float[] row = photos.row(photo);
+        float[] feature = photos.of(photo);
+        if (empty.fits(row) || feature == null || feature.length != width) {
+            return empty.fits(row) ? row : null;
+        }
+        version = -1;
+        past.restart(new Remembered());
+        past.answer(feature, photo);
+        try {
+            row = empty.answer(Answer.doubles(head.copy("plain_logits")), null).row;
+        } catch (PhotoException none) {
+            return null;
+        }
+        photos.keep(photo, row);
+        return row;
     }
 
     private boolean takesWeights() {
@@ -136,6 +183,7 @@ public final class Recognizer implements AutoCloseable {
         past = Pasts.of(head, card);
         newest = new Remembered();
         version = -1;
+        shares = person == null || empty == null ? null : new ProfileShares(this, person);
     }
 
     /** Feature space of the person's features. */
@@ -201,9 +249,10 @@ public final class Recognizer implements AutoCloseable {
     public Answer answer(float[] feature, String photo, String name, boolean remember) throws RefocusException {
         if (history == null) {
             past.restart(new Remembered());
-            return made(past.answer(feature, photo), feature, new Remembered(), false);
+            return made(past.answer(feature, photo), feature, new Remembered(), false, empty);
         }
         boolean known = history.has(space, photo);
+        ClassShares before = shares == null ? null : shares.before(photo, known); // first: it may ask the head
         if (known) {
             version = -1;
             newest = history.recall(space, card.window, width, photo);
@@ -213,9 +262,12 @@ public final class Recognizer implements AutoCloseable {
             past.restart(newest);
             version = history.version();
         }
-        Answer answer = made(past.answer(feature, photo), feature, newest, known);
+        Answer answer = made(past.answer(feature, photo), feature, newest, known, before);
         if (remember && !known) {
             history.append(space, photo, name, feature);
+            if (shares != null) {
+                shares.stored(photo, answer.row);
+            }
             past.takeIn(feature, photo);
             newest = newer(newest, photo, name, feature);
             version = history.version();
@@ -223,26 +275,31 @@ public final class Recognizer implements AutoCloseable {
         return answer;
     }
 
-    /** The head alone, over a history of the caller's, of which the newest photos of the window count. */
-    public Answer answerAfter(Remembered before, float[] feature, String photo) throws RefocusException {
+    /**
+     * The head alone, over a history of the caller's, of which the newest photos of the window count.
+     *
+     * @param shares of the photos before; null: they have no part in the answer
+     */
+    Answer answerAfter(Remembered before, float[] feature, String photo, ClassShares shares) throws RefocusException {
         version = -1;
         Remembered kept = new Remembered();
         for (int i = Math.max(0, before.size() - card.window); i < before.size(); i++) {
             kept.add(before.photo(i), before.name(i), before.feature(i));
         }
         past.restart(kept);
-        return made(past.answer(feature, photo), feature, kept, false);
+        return made(past.answer(feature, photo), feature, kept, false, shares);
     }
 
     /** The photo that {@link #answerAfter} or this answered last joins the caller's history; the next one is answered. */
-    Answer answerNext(Remembered before, float[] lastFeature, String last, float[] feature, String photo)
+    Answer answerNext(Remembered before, float[] lastFeature, String last, float[] feature, String photo, ClassShares shares)
             throws RefocusException {
         past.takeIn(lastFeature, last);
-        return made(past.answer(feature, photo), feature, before, false);
+        return made(past.answer(feature, photo), feature, before, false, shares);
     }
 
-    private Answer made(float[] attention, float[] feature, Remembered before, boolean known) throws PhotoException {
-        return new Answer(card, head, attention, feature, before, known);
+    private Answer made(float[] attention, float[] feature, Remembered before, boolean known, ClassShares shares)
+            throws PhotoException {
+        return new Answer(card, head, attention, feature, before, known, shares, rejection);
     }
 
     private Remembered newer(Remembered before, String photo, String name, float[] feature) {

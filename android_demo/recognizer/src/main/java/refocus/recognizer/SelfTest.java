@@ -146,8 +146,8 @@ public final class SelfTest {
         for (int i = 0; i < photos.size(); i++) {
             byte[] content = recognizer.bundle.read(photos.get(i));
             float[] feature = recognizer.encode(decoder.decode(content, photos.get(i).path));
-            Answer answer = last == null ? recognizer.answerAfter(none, feature, "0")
-                    : recognizer.answerNext(none, last, "" + (i - 1), feature, "" + i);
+            Answer answer = last == null ? recognizer.answerAfter(none, feature, "0", null)
+                    : recognizer.answerNext(none, last, "" + (i - 1), feature, "" + i, null);
             judge(photos.get(i).path, answer, expected.get(i), isLossless(content) ? tolerance
                     : Math.max(tolerance, LOSSY_TOLERANCE));
             last = feature;

@@ -1,6 +1,7 @@
 package refocus.recognizer;
 
 import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
@@ -10,6 +11,7 @@ import java.io.ByteArrayInputStream;
 import java.io.File;
 import java.nio.file.Files;
 import java.util.Arrays;
+import org.junit.Assume;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -135,19 +137,47 @@ public class CornerCasesTest {
         }
     }
 
+    /** Of a bundle with class shares; without the library the photo alone answers, and the reason is stated. */
     @Test
-    public void aBundleThatCountsClassSharesIsAnsweredWithoutThemAndSaysSo() throws Exception {
+    public void likelyClassesAreKeptWithAPhotoComputedAgainWhereTheyAreMissingAndGoneWithIt() throws Exception {
         Golden golden = Golden.all().get(0);
         File folder = copied(golden);
-        Bundles.change(new File(folder, Bundle.MANIFEST), "\"shares\": null", "\"shares\": {\"version\": 1, \"top\": 4}");
-        try (Recognizer plain = new Recognizer(golden.bundle, "", 1);
-                Recognizer counting = new Recognizer(Bundle.load(folder), "", 1)) {
-            assertFalse(plain.leavesSharesOut());
-            assertTrue(counting.leavesSharesOut());
-            for (int i = 0; i < 4; i++) {
-                assertArrayEquals(plain.recognize(golden.decoded(i), golden.photo(i), "", true).logits,
-                        counting.recognize(golden.decoded(i), golden.photo(i), "", true).logits, 0f);
+        Bundles.change(new File(folder, Bundle.MANIFEST), "\"shares\": null", "\"shares\": {\"version\": 3, \"outputs\": \"logits\","
+                + " \"temperature\": 1, \"with_head\": 0.5, \"top\": 4, \"capacity\": 64, \"no_shift\": 0.01, \"gated\": true}");
+        File file = new File(scratch.getRoot(), "counted");
+        try (Recognizer recognizer = new Recognizer(Bundle.load(folder), "", 1)) {
+            assertEquals(ClassShares.missing().isEmpty(), recognizer.countsShares());
+            assertTrue(recognizer.passedOver, recognizer.passedOver.endsWith(ClassShares.missing()));
+            Assume.assumeTrue(ClassShares.missing(), recognizer.countsShares());
+            FileHistory history = new FileHistory(file);
+            recognizer.switchTo(history, null);
+            for (int i = 0; i < 6; i++) {
+                recognizer.recognize(golden.decoded(i), golden.photo(i), "", true);
             }
+            Album.Features stored = Album.features(recognizer, history);
+            float[] row = stored.row(golden.photo(3));
+            assertEquals(8, row.length);
+            float[] wanted = recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits;
+            history.putLikely(recognizer.space(), golden.photo(3), "another classifier", row);
+            history.putLikely(recognizer.space(), golden.photo(4), recognizer.classifier(), new float[] {0, 0, 1, 1});
+            recognizer.switchTo(new FileHistory(new File(scratch.getRoot(), "nobody")), null);
+            assertTrue(Golden.largest(wanted, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits) > 0.01f);
+            history = new FileHistory(file);
+            recognizer.switchTo(history, null);
+            stored = Album.features(recognizer, history);
+            assertNull("another derived them", stored.row(golden.photo(3)));
+            assertArrayEquals(wanted, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits, 1e-6f);
+            assertArrayEquals("computed again", row, stored.row(golden.photo(3)), 1e-6f);
+            history.erase(golden.photo(3));
+            assertNull(stored.row(golden.photo(3)));
+            float[] other = stored.row(golden.photo(2));
+            float[] without = recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits;
+            assertTrue(Golden.largest(wanted, without) > 0.01f);
+            recognizer.switchTo(null, null);
+            history = new FileHistory(file);
+            recognizer.switchTo(history, null);
+            assertArrayEquals("in the file that the erasure wrote", other, Album.features(recognizer, history).row(golden.photo(2)), 0f);
+            assertArrayEquals(without, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits, 1e-6f);
         }
     }
 
@@ -500,7 +530,7 @@ public class CornerCasesTest {
             assertTrue(error.getMessage(), error.getMessage().contains("no finite feature"));
         }
         try {
-            recognizer.answerAfter(new Remembered(), spoilt, "photo");
+            recognizer.answerAfter(new Remembered(), spoilt, "photo", null);
             fail("answered");
         } catch (PhotoException error) {
             assertTrue(error.getMessage(), error.getMessage().contains("no finite answer"));

@@ -100,6 +100,13 @@ final class Golden {
         return photos.get(number).string("sha256");
     }
 
+    /** Erases the photos that are erased before a step. */
+    void erase(FileHistory history, Fields step) throws HistoryException {
+        for (double number : step.numbers("erased", 0, photos.size())) {
+            history.erase(photo((int) number));
+        }
+    }
+
     /** The numbers of one row of a tensor. */
     float[] row(String tensor, int number) {
         TensorFile.Values values = tensors.get(tensor);

@@ -82,9 +82,11 @@ public class NativeHeadTest {
             Assume.assumeTrue("no head for " + targets[kind], golden.offers(head, targets[kind]));
             float[] off = new float[steps.size()];
             try (Recognizer recognizer = new Recognizer(golden.bundle, head, golden.target, targets[kind], 1)) {
-                recognizer.switchTo(new FileHistory(new File(scratch.newFolder(), "p.history"),
-                        sequence.size("capacity", 1), FileHistory.MAX_BYTES), null);
+                FileHistory history = new FileHistory(new File(scratch.newFolder(), "p.history"), sequence.size("capacity", 1),
+                        FileHistory.MAX_BYTES);
+                recognizer.switchTo(history, null);
                 for (int i = 0; i < steps.size(); i++) {
+                    golden.erase(history, steps.get(i));
                     int photo = steps.get(i).size("photo", 0);
                     FloatBuffer pixels = FloatBuffer.wrap(golden.row("pixels", photo));
                     Answer answer = recognizer.recognizePixels(pixels, golden.photo(photo), "",

@@ -1,7 +1,6 @@
 package refocus.recognizer;
 
 import static org.junit.Assert.assertEquals;
-import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
@@ -78,23 +77,6 @@ public class TargetsTest {
         return new HeadCard(Fields.of(Json.parse(("{\"name\":\"h\",\"labels\":[\"fox\",\"сова\"],\"personalisation\":{\"method\":"
                 + "\"plain\",\"window\":0,\"gate\":\"none\",\"form\":\"none\"},\"training\":" + training + "}").getBytes("UTF-8")),
                 "head"));
-    }
-
-    @Test
-    public void theThresholdIsTheBundlesOrADefaultWhereItHasNone() throws Exception {
-        HeadCard calibrated = card("{\"rejection\":{\"probability\":0.31,\"kept\":0.95}}");
-        assertEquals(0.31, calibrated.threshold, 0);
-        assertTrue(calibrated.calibrated);
-        assertTrue(Double.isNaN(calibrated.energy));
-        HeadCard byEnergy = card("{\"rejection\":{\"energy\":-1.25,\"kept\":0.95}}");
-        assertEquals(-1.25, byEnergy.energy, 0);
-        assertTrue(byEnergy.calibrated);
-        for (String other : new String[] {"{}", "{\"rejection\":null}", "{\"rejection\":{\"probability\":\"0.3\"}}",
-            "{\"rejection\":{\"probability\":1.5}}", "{\"rejection\":{\"energy\":null}}",
-            "{\"rejection\":0.3}"}) {
-            assertEquals(other, HeadCard.DEFAULT_THRESHOLD, card(other).threshold, 0);
-            assertFalse(card(other).calibrated);
-        }
     }
 
     @Test

@@ -1,6 +1,8 @@
 package refocus.recognizer;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import java.io.File;
@@ -12,6 +14,7 @@ import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import org.junit.Assume;
 import org.junit.Rule;
 import org.junit.Test;
 import org.junit.rules.TemporaryFolder;
@@ -21,7 +24,7 @@ public class VectorsTest {
     /** What this reader does not support; a bundle that needs it is refused. */
     private static final List<String> UNSUPPORTED = Arrays.asList("bank", "clips", "sets", "upgrade");
     /** What this reader checks; what is wrong elsewhere it may accept. */
-    private static final List<String> CHECKED = Arrays.asList("core");
+    private static final List<String> CHECKED = Arrays.asList("core", "shares");
     @Rule public final TemporaryFolder scratch = new TemporaryFolder();
 
     private static Fields read(String name) throws Exception {
@@ -128,6 +131,126 @@ public class VectorsTest {
         assertEquals("", String.join("\n", wrong));
     }
 
+    private static float[] floats(double[] numbers) {
+        float[] found = new float[numbers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = (float) numbers[i];
+        }
+        return found;
+    }
+
+    /** Also with photos that are forgotten, and a state that is built again from its rows half-way. */
+    @Test
+    public void classShares() throws Exception {
+        Assume.assumeTrue(ClassShares.missing(), ClassShares.missing().isEmpty());
+        double off = 0;
+        for (Fields vector : read("class-shares").objects("vectors")) {
+            Map<?, ?> settings = vector.members("settings");
+            int classes = vector.size("classes", 1);
+            if (Long.valueOf(4).equals(settings.get("version"))) {
+                for (int label = 0; label < classes; label++) {
+                    Map<Object, Object> one = new LinkedHashMap<Object, Object>(settings);
+                    double rate = ((Number) ((List<?>) settings.get("base")).get(label)).doubleValue();
+                    one.put("version", 3L);
+                    one.put("base", Arrays.asList(rate, 1 - rate));
+                    off = Math.max(off, ofLabel(vector.objects("photos"), one, label));
+                }
+            } else {
+                off = Math.max(off, ofClasses(vector, new ShareCard(Fields.of(settings, "shares")), classes));
+            }
+        }
+        System.out.println("class shares as in Python, within " + off);
+        assertTrue("off by " + off, off <= 1e-9);
+    }
+
+    private static double ofClasses(Fields vector, ShareCard card, int classes) throws Exception {
+        Map<String, float[]> rows = new LinkedHashMap<String, float[]>();
+        List<Fields> photos = vector.objects("photos");
+        double rejection = vector.number("rejection", -1000, 1000);
+        ClassShares state = new ClassShares(card, classes, rejection);
+        double off = 0;
+        for (int i = 0; i < photos.size(); i++) {
+            state = begun(state, rows, photos, i, new ClassShares(card, classes, rejection));
+            double[] logits = numbers(photos.get(i), "logits");
+            ClassShares.Said beside = state.answer(logits, reversed(logits));
+            off = Math.max(off, off(numbers(photos.get(i), "beside_head"), beside.logits));
+            ClassShares.Said said = state.answer(logits, null);
+            off = Math.max(off, off(numbers(photos.get(i), "answer"), said.logits));
+            off = Math.max(off, off(numbers(photos.get(i), "shares"), said.shares));
+            int k = said.row.length / 2;
+            off = Math.max(off, off(numbers(photos.get(i), "classes"), Answer.doubles(Arrays.copyOf(said.row, k))));
+            off = Math.max(off, off(numbers(photos.get(i), "probabilities"), Answer.doubles(Arrays.copyOfRange(said.row, k, 2 * k))));
+            rows.put("" + i, said.row);
+            state.add("" + i, said.row);
+        }
+        double[] last = state.answer(new double[classes], null).shares;
+        return Math.max(off, off(numbers(vector, "shares"), last));
+    }
+
+    /** One label and its absence, as two classes. */
+    private static double ofLabel(List<Fields> photos, Map<?, ?> settings, int label) throws Exception {
+        double temperature = ((Number) settings.get("temperature")).doubleValue();
+        Map<Object, Object> calibrated = new LinkedHashMap<Object, Object>(settings);
+        calibrated.put("temperature", 1.0);
+        ShareCard card = new ShareCard(Fields.of(calibrated, "shares"));
+        Map<String, float[]> rows = new LinkedHashMap<String, float[]>();
+        ClassShares state = new ClassShares(card, 2, Double.NaN, true);
+        double off = 0;
+        for (int i = 0; i < photos.size(); i++) {
+            state = begun(state, rows, photos, i, new ClassShares(card, 2, Double.NaN, true));
+            double[] logits = numbers(photos.get(i), "logits");
+            double[] both = {logits[label] / temperature, 0};
+            double[] beside = state.answer(both, new double[] {reversed(logits)[label], 0}).logits;
+            off = Math.max(off, Math.abs(numbers(photos.get(i), "beside_head")[label] - (beside[0] - beside[1])));
+            ClassShares.Said said = state.answer(both, null);
+            off = Math.max(off, Math.abs(numbers(photos.get(i), "answer")[label] - (said.logits[0] - said.logits[1])));
+            off = Math.max(off, Math.abs(numbers(photos.get(i), "shares")[label] - said.shares[0]));
+            float there = (float) numbers(photos.get(i), "probabilities")[label];
+            float[] row = {0, 1, there, (float) (1 - (double) there)};
+            rows.put("" + i, row);
+            state.add("" + i, row);
+        }
+        return off;
+    }
+
+    /** The state before a photo: others were forgotten, and half-way a new one is built from the rows. */
+    private static ClassShares begun(ClassShares state, Map<String, float[]> rows, List<Fields> photos, int number,
+            ClassShares fresh) throws Exception {
+        for (double gone : photos.get(number).numbers("forgotten", 0, number)) {
+            state.forget("" + (int) gone);
+            rows.remove("" + (int) gone);
+        }
+        if (number != photos.size() / 2) {
+            return state;
+        }
+        for (Map.Entry<String, float[]> row : rows.entrySet()) {
+            fresh.add(row.getKey(), row.getValue());
+        }
+        return fresh;
+    }
+
+    private static double[] numbers(Fields from, String name) {
+        return from.numbers(name, -Double.MAX_VALUE, Double.MAX_VALUE);
+    }
+
+    private static double[] reversed(double[] numbers) {
+        double[] found = new double[numbers.length];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = numbers[found.length - 1 - i];
+        }
+        return found;
+    }
+
+    private static double off(double[] one, double[] other) {
+        assertEquals(one.length, other.length);
+        double found = 0;
+        for (int i = 0; i < one.length; i++) {
+            double each = Math.abs(one[i] - other[i]);
+            found = each <= found ? found : each; // what is not a number counts as largest
+        }
+        return found;
+    }
+
     @Test
     public void profiles() throws Exception {
         for (Fields vector : read("android-profiles").objects("vectors")) {
@@ -139,6 +262,9 @@ public class VectorsTest {
                 assertEquals(name, vector.members("labels"), history.labels());
                 assertEquals(name, vector.members("settings"), history.settings());
                 String space = name.startsWith("release") ? "space" : "s";
+                float[] likely = history.likely("s", "p", "c");
+                assertArrayEquals(name, vector.has("likely") ? floats(vector.numbers("likely", 0, 2)) : null, likely, 0f);
+                assertNull(name, history.likely("s", "p", "another"));
                 assertEquals(name, vector.strings("photos"), new ArrayList<String>(history.names(space).keySet()));
                 history.setLabel("another", "badger");
             } catch (HistoryException error) {

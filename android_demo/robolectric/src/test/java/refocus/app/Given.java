@@ -6,6 +6,7 @@ import android.net.Uri;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.StandardCopyOption;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -38,6 +39,13 @@ final class Given {
             found.add(Folder.document(file.getName()));
         }
         return found;
+    }
+
+    /** Makes the native library loadable: each class loader of Robolectric's needs a file of its own. */
+    static void library() throws IOException {
+        File copy = File.createTempFile("head", ".so");
+        Files.copy(new File(System.getProperty("refocus.head")).toPath(), copy.toPath(), StandardCopyOption.REPLACE_EXISTING);
+        System.setProperty("refocus.head", copy.getPath());
     }
 
     /** A file of a format that no decoder knows. */

@@ -666,18 +666,30 @@ public class ScreensTest {
     // ---- what is shown
 
     @Test
-    public void aModelThatCountsClassSharesIsAnsweredWithoutThemAndThePageSaysSo() throws Exception {
-        Screen<MainActivity> grid = grid(photos.subList(0, 2));
-        assertFalse(Screen.open(AboutActivity.class, new Intent()).texts().contains(said(R.string.about_no_shares)));
+    public void aModelWithClassSharesCountsTheOwnersPhotosAndThePagesSaySo() throws Exception {
+        Given.library();
+        Screen<MainActivity> grid = grid(photos);
+        List<String> about = Screen.open(AboutActivity.class, new Intent()).texts();
+        assertTrue(about.toString(), about.contains(said(R.string.about_history)));
+        assertFalse(about.toString(), about.contains(said(R.string.about_shares)));
         Uri counting = Given.bundle(folder, "shares.zip", (name, content) -> !name.equals(Bundle.MANIFEST) ? content
-                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"shares\": null", "\"shares\": {\"version\": 1}")
+                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"shares\": null", "\"shares\": {\"version\": 3,"
+                        + "\"outputs\": \"logits\", \"temperature\": 1, \"with_head\": 0.5, \"top\": 8, \"capacity\": 4096}")
                         .getBytes(StandardCharsets.UTF_8));
         grid.choose(R.string.import_model);
         grid.answered(new Intent().setData(counting));
         assertEquals("", Screen.agreed());
-        assertTrue(Screen.app().recognizer().leavesSharesOut());
-        assertTrue(Screen.open(AboutActivity.class, new Intent()).texts().contains(said(R.string.about_no_shares)));
-        assertTrue(grid.texts().contains(counted(2)));
+        assertTrue(Screen.app().recognizer().passedOver, Screen.app().recognizer().countsShares());
+        about = Screen.open(AboutActivity.class, new Intent()).texts();
+        assertTrue(about.toString(), about.contains(said(R.string.about_shares)));
+        assertTrue(grid.texts().contains(counted(PHOTOS)));
+        Map.Entry<String, Answer> last = new ArrayList<>(Screen.answers().entrySet()).get(PHOTOS - 1);
+        List<String> page = Screen.open(PhotoActivity.class, new Intent().putExtra(PhotoActivity.PHOTO, last.getKey())).texts();
+        assertTrue(page.toString(), page.contains(said(R.string.shares, new BeforeAfter(last.getValue(), 8).sharePercent)));
+        List<String> before = grid.texts();
+        restarted();
+        assertEquals(before, grid(Collections.<Uri>emptyList()).texts());
+        assertTrue("no model was loaded", ReflectionHelpers.getField(Screen.app(), "recognizer") == null);
     }
 
     @Test
@@ -689,10 +701,10 @@ public class ScreensTest {
         assertTrue(grid.texts().toString(), grid.texts().contains(line));
         String about = Screen.open(AboutActivity.class, new Intent()).texts().toString();
         assertTrue(about.contains(plural(R.plurals.about_knows, count)) && about.contains(labels.get(count - 1)));
-        assertTrue(about.contains(said(R.string.about_energy)));
+        assertTrue(about.contains(said(R.string.about_rejection)));
 
         Uri sure = Given.bundle(folder, "sure.zip", (name, content) -> !name.equals(Bundle.MANIFEST) ? content
-                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"energy\": *[0-9.-]+", "\"energy\": 99.5")
+                : new String(content, StandardCharsets.UTF_8).replaceFirst("\"rejection\": *[0-9.-]+", "\"rejection\": 99.5")
                         .getBytes(StandardCharsets.UTF_8));
         grid.choose(R.string.import_model);
         grid.answered(new Intent().setData(sure));

@@ -17,17 +17,19 @@ import refocus.recognizer.RefocusException;
 public final class AnswerUpdate {
     private final Recognizer recognizer;
     private final FileHistory index;
-    private final String stamp;
+    private final Profiles profiles;
+    private final String person;
     /** Photos that the last {@link #update} answered. */
     public int answered;
     /** Whether the last {@link #update} left nothing to answer. */
     public boolean whole;
 
-    /** @param stamp state of the index, which the result carries */
-    public AnswerUpdate(Recognizer recognizer, FileHistory index, String stamp) {
+    /** @param index of the person */
+    public AnswerUpdate(Recognizer recognizer, FileHistory index, Profiles profiles, String person) {
         this.recognizer = recognizer;
         this.index = index;
-        this.stamp = stamp;
+        this.profiles = profiles;
+        this.person = person;
     }
 
     /** What answers of a model are known by. */
@@ -65,14 +67,15 @@ public final class AnswerUpdate {
         }, new Album.Taker() {
             @Override
             public boolean take(String photo, String past, Answer answer) {
-                made.put(photo, new AnswerCache.Entry(photo, places.get(photo), answer.labels.get(0), answer.recognised(),
+                made.put(photo, new AnswerCache.Entry(photo, places.get(photo), answer.labels.get(0), answer.isKnown(),
                         model, past));
                 answered++;
                 whole = System.nanoTime() < until;
                 return whole;
             }
         });
-        return new AnswerCache(whole ? stamp : "", model, entries(before, places, made, known), names(made.values(), before));
+        String stamp = whole ? profiles.stamp(person) : ""; // of the index with what the answers left in it
+        return new AnswerCache(stamp, model, entries(before, places, made, known), names(made.values(), before));
     }
 
     /** First what only another model answered, then this one's, in the album's order. */

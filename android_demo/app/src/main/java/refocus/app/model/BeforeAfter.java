@@ -30,6 +30,8 @@ public final class BeforeAfter {
     public final int afterPercent;
     /** Weight of the history in the delivered answer, in per cent. */
     public final int trustPercent;
+    /** Probability that the photo shows what the person's photos show, in per cent; -1 where these are not counted. */
+    public final int sharePercent;
     /** Photos that the history had. */
     public final int history;
     /** The most attended first. */
@@ -38,12 +40,13 @@ public final class BeforeAfter {
     /** @param most photos to show at most */
     public BeforeAfter(Answer answer, int most) {
         before = answer.plainLabel();
-        beforeRecognised = answer.plainRecognised();
-        afterRecognised = answer.recognised();
+        beforeRecognised = answer.isKnown();
+        afterRecognised = answer.isKnown();
         beforePercent = percent(answer.plainProbability());
         after = answer.labels.get(0);
-        afterPercent = percent(answer.probabilities[0]);
+        afterPercent = percent(answer.confidence());
         trustPercent = percent(answer.trust);
+        sharePercent = Double.isNaN(answer.shareTrust) ? -1 : percent((float) answer.shareTrust);
         history = answer.history.size();
         List<Attended> all = new ArrayList<Attended>();
         for (int i = 0; i < history; i++) {
