@@ -183,7 +183,7 @@ class Reference:
 
     def trust(self, logits: list[float]) -> float:
         """Of a photo."""
-        if not self.photos:
+        if not self.rows:
             return 0.0
         z = self.calibrated(logits)
         likelihood = sum(q * math.exp(x) for q, x in zip(softmax(z), self.bounded(z), strict=True))
