@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,16 +106,18 @@ SPREAD = {
 }  # of NETWORK's logits, which are nearly constant
 
 
-def with_shares(bundle, folder, **card):
-    """A bundle whose first head has class shares that soon move answers, and a rejection threshold amid its scores."""
+def with_shares(bundle, folder, photos, **card):
+    """Copy a bundle with class shares that soon move answers, and a rejection threshold amid the scores of photos."""
+    from refocus.edge import Recognizer
     from refocus.edge.bundle.load import MANIFEST, load_bundle
+
+    with Recognizer(bundle, threads=1) as recognizer:
+        scores = sorted(recognizer.recognize(photo).known_score for photo in photos)
 
     shutil.copytree(bundle.folder, folder)
     manifest = json.loads((folder / MANIFEST).read_text())
-    labels = len(manifest["heads"][0]["labels"])
-    background = [2 * (number + 1) / labels / (labels + 1) for number in range(labels)]
-    manifest["heads"][0]["personalisation"]["shares"] = {**CARD, "background": background, **card}
-    manifest["heads"][0]["rejection"] = -0.75
+    manifest["heads"][0]["personalisation"]["shares"] = {**CARD, **card}
+    manifest["heads"][0]["rejection"] = scores[len(scores) // 3] + 1e-4
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return load_bundle(folder)
 
@@ -136,10 +139,11 @@ def test_class_shares_and_unknown_photos_are_decided_as_in_python(
     done = refocus("export", "my_net:build", *asked, "--personalise", "shares", "--out", plain)
     assert done.returncode == 0, done.stderr
     window = load_bundle(native_golden / "bundle")
+    photos = sorted(Path(tiny_run.parity_photos()).rglob("*.png"))[:24]
     bundles = {
-        "counted-plain": with_shares(load_bundle(plain), tmp_path / "counted-plain" / "bundle", **SPREAD),
-        "counted": with_shares(window, tmp_path / "counted" / "bundle"),
-        "counted-gated": with_shares(window, tmp_path / "counted-gated" / "bundle", gated=True),
+        "counted-plain": with_shares(load_bundle(plain), tmp_path / "counted-plain" / "bundle", photos, **SPREAD),
+        "counted": with_shares(window, tmp_path / "counted" / "bundle", photos),
+        "counted-gated": with_shares(window, tmp_path / "counted-gated" / "bundle", photos, gated=True),
     }
     for name, bundle in bundles.items():
         head = "native:fp32" if bundle.manifest.heads[0].name == "iciia_t" else ""
