@@ -1,4 +1,6 @@
-"""Mixed folders: a published ImageNet network on photos of many kinds, with truth that was set by hand.
+"""Mixed folders: ImageNet networks on photos of many kinds.
+
+The truth was set by hand.
 
 A folder has photos of ImageNet classes, of office objects and groceries that ImageNet has, and of objects that it does
 not have. It is answered photo by photo, as an album is. Nothing is trained. The settings state which ImageNet classes
