@@ -11,6 +11,7 @@ from refocus.cloud_train.backbones.backbone import feature_width
 from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
 from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE, EncoderRecipe
 from refocus.cloud_train.data import moving_glyphs
+from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.methods.iciia.block import IciiaConfig
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
@@ -38,7 +39,7 @@ class IciiaSettings(RunConfig, OfRecipes):
 
     seeds: Seeds = (0,)
     partitions: tuple[Count, ...] = ()
-    block: IciiaConfig = field(default_factory=lambda: IciiaConfig(layers=0))
+    block: IciiaConfig = field(default_factory=lambda: IciiaConfig(layers=0, window=0))
     recipe: IciiaRecipe = field(default_factory=lambda: IciiaRecipe(0.2, 0.9, 16, 12))
     gate: GateRecipe = field(default_factory=GateRecipe)
     devices: Devices = field(default_factory=Devices)
@@ -93,7 +94,10 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
         run = Run(out, part_of(settings, RunConfig))
         width, drawn = _width(settings), settings.data.source in DRAWN
         several = settings.partitions or (settings.block.partitions,)
-        blocks = [replace(settings.block, partitions=partitions).on(width, drawn) for partitions in several]
+        train = run.table.of_split("train")
+        photos = common_length(train)
+        blocks = [replace(settings.block, partitions=partitions).on(width, drawn, photos) for partitions in several]
+        windows(train, blocks[0].window)  # before features are extracted
         prepared = run.prepare(fabric)
         if fabric.is_global_zero:
             say(prepared.facts())

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.settings import DERIVED, Count, Share
+from refocus.cloud_train.settings import DERIVED, Count, NotNegativeCount, Share
 
 ATTENTION = ("full", "causal", "none", "alone")
 TINY = 256  # P of ICIIA-T
+WINDOW = 16  # photos, at most where the window is chosen
 CLASSIFIERS = ("own", "shared", "residual")
 
 
@@ -36,7 +37,7 @@ class IciiaConfig:
         partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T (for a width that it does not divide: the most of
             two numbers or more, :func:`tiny_partitions`), D is "max" in the paper's Fig. 7.
         heads: H, a divisor of D.
-        window: W photos, the target among them.
+        window: W photos, the target among them; 0: at most 16, fewer where half of the training people have fewer.
         attention: "full" is the paper (every photo of the window attends to all of it); "causal" is the streaming
             form (each photo attends to itself and the W - 1 before it); "none" is the ablation "- attention", which
             keeps the projections and drops the exchange between photos; "alone" is the ablation "- projection",
@@ -52,14 +53,14 @@ class IciiaConfig:
     layers: int = 3
     partitions: Count = TINY
     heads: Count = 4
-    window: Count = 16
+    window: NotNegativeCount = WINDOW
     attention: Literal["full", "causal", "none", "alone"] = "full"
     shuffle: bool = True
     classifier: Literal["own", "shared", "residual"] = "own"
     dropout: Share = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.layers or not self.width, self.partitions, self.heads, self.window) < 1:
+        if min(self.layers or not self.width, self.partitions, self.heads, self.window or not self.width) < 1:
             raise UsageError("layers, partitions, heads and window must be at least 1")
         for name, count in (("partitions", self.partitions), ("heads", self.heads)):
             if self.width % count:
@@ -74,15 +75,20 @@ class IciiaConfig:
         if self.classifier not in CLASSIFIERS:
             raise UsageError(f"classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
 
-    def on(self, width: int, glyphs: bool) -> IciiaConfig:
-        """The same block for features of D = ``width``, of glyphs or of photos. ICIIA-T has as many partitions as the
-        width allows.
+    def on(self, width: int, glyphs: bool, photos: int = WINDOW) -> IciiaConfig:
+        """Return the block for features of D = ``width``, of glyphs or of photos.
+
+        ICIIA-T has as many partitions as the width allows.
+
+        Args:
+            photos: number that half of the training people have; it limits a window that is chosen.
 
         Raises:
             UsageError: partitions or heads do not divide the width.
         """
         partitions = tiny_partitions(width) if self.partitions == TINY else self.partitions
-        return replace(self, width=width, partitions=partitions, layers=self.layers or (1 if glyphs else 3))
+        layers, window = self.layers or (1 if glyphs else 3), self.window or max(2, min(WINDOW, photos))
+        return replace(self, width=width, partitions=partitions, layers=layers, window=window)
 
     @property
     def receptive_field(self) -> int:

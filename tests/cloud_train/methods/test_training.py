@@ -458,3 +458,13 @@ def test_gate_clients_teach_nothing_but_the_gate(tiny_run):
     assert {str(s): int((table.split == s).sum()) for s in np.unique(table.split)} == {
         "train": 96 * 32, "validation": 6 * 32, "gate": 8 * 32, "test": 6 * 32,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("window", "photos", "found"), [(0, 10, 10), (0, 200, 16), (0, 1, 2), (16, 10, 16), (3, 10, 3)]
+)
+def test_a_window_that_was_not_given_fits_the_photos_of_half_of_the_people(window, photos, found):
+    block = IciiaConfig(layers=0, window=window, partitions=4).on(16, glyphs=False, photos=photos)
+    assert (block.window, block.layers) == (found, 3)
+    with pytest.raises(UsageError, match="window must be at least 1"):
+        replace(block, window=0)
