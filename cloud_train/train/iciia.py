@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,24 @@ from refocus.cloud_train.backbones.backbone import feature_width
 from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
 from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE, EncoderRecipe
 from refocus.cloud_train.data import moving_glyphs
+from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length, windows
-from refocus.cloud_train.methods.iciia.block import IciiaConfig
+from refocus.cloud_train.methods.iciia.block import TINY, WEIGHTS_PER_PHOTO, WINDOW, IciiaConfig, roomy_partitions
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
-from refocus.cloud_train.runs.iciia import CLIPS, DRAWN, DataConfig, Run, RunConfig, check_network, variant_name
-from refocus.cloud_train.settings import Count, checked, part_of
+from refocus.cloud_train.runs.iciia import (
+    CLIPS,
+    DRAWN,
+    DataConfig,
+    Run,
+    RunConfig,
+    check_network,
+    delivered_variant,
+    variant_name,
+)
+from refocus.cloud_train.settings import NotNegativeCount, checked, part_of
 from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_drawn_clips, of_glyphs, section
 from refocus.edge.bundle import load_bundle
 from refocus.export.program import Checkpoint
@@ -30,7 +41,8 @@ class IciiaSettings(RunConfig, OfRecipes):
 
     Attributes:
         seeds: one head of each is trained.
-        partitions: P of several heads, as [1, 256]; empty: that of the block.
+        partitions: P of several heads, as [1, 256], of which validation people choose; 0: the largest of ICIIA-B,
+            P = 4, 8 and 16 that the number of training photos supports; empty: that of the block.
         block: the ICIIA block; its width is the backbone's.
         recipe: how a block is trained; its seed is each of the seeds.
         gate: how much a history is trusted; its seed is that of its head.
@@ -38,7 +50,7 @@ class IciiaSettings(RunConfig, OfRecipes):
     """
 
     seeds: Seeds = (0,)
-    partitions: tuple[Count, ...] = ()
+    partitions: tuple[NotNegativeCount, ...] = ()
     block: IciiaConfig = field(default_factory=lambda: IciiaConfig(layers=0, window=0))
     recipe: IciiaRecipe = field(default_factory=lambda: IciiaRecipe(0.2, 0.9, 16, 12))
     gate: GateRecipe = field(default_factory=GateRecipe)
@@ -61,8 +73,8 @@ def _default(given: Mapping[str, Any]) -> IciiaSettings:
             encoder=EncoderRecipe(epochs=6, batch=32),
             recipe=IciiaRecipe(0.05, 0.9, 16, 12),
         )
-    causal = section(given, "block").get("attention") == "causal"
-    return replace(settings, recipe=IciiaRecipe(0.1, 0.9, 16, 12 if causal else 6))
+    partitions = () if "partitions" in section(given, "block") else (TINY, 0)
+    return replace(settings, partitions=partitions, recipe=IciiaRecipe(0.0, 0.9, 16, steps_per_epoch=5, epochs=500))
 
 
 def _paper(given: Mapping[str, Any]) -> IciiaSettings:
@@ -92,12 +104,7 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
     fabric = settings.devices.launch()
     with starting(out, alone=fabric.is_global_zero):
         run = Run(out, part_of(settings, RunConfig))
-        width, drawn = _width(settings), settings.data.source in DRAWN
-        several = settings.partitions or (settings.block.partitions,)
-        train = run.table.of_split("train")
-        photos = common_length(train)
-        blocks = [replace(settings.block, partitions=partitions).on(width, drawn, photos) for partitions in several]
-        windows(train, blocks[0].window)  # before features are extracted
+        blocks = blocks_of(settings, _width(settings), run.table.of_split("train"))
         prepared = run.prepare(fabric)
         if fabric.is_global_zero:
             say(prepared.facts())
@@ -105,12 +112,46 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
             if command:
                 run.note_command(command)
         heads = []
-        for seed in settings.seeds:
+        for seed, block in itertools.product(settings.seeds, blocks):
             recipe = replace(settings.recipe, seed=seed)
-            for block in blocks:
-                heads.append(run.train_head(variant_name(block), block, recipe, prepared, fabric, settings.gate))
-                say(f"wrote {heads[-1].path}")
+            heads.append(run.train_head(variant_name(block), block, recipe, prepared, fabric, settings.gate))
+            say(f"wrote {heads[-1].path}")
+        if fabric.is_global_zero:
+            note_settings(out, settings, chosen_by(settings, heads))
     return heads
+
+
+def blocks_of(settings: IciiaSettings, width: int, train: PhotoTable) -> list[IciiaConfig]:
+    """Return the blocks of the heads, with a window and partitions that fit where the settings leave it open.
+
+    Raises:
+        UsageError, DataError: the network's width or the photos do not allow a block.
+    """
+    drawn, photos = settings.data.source in DRAWN, common_length(train)
+    several = settings.partitions or (settings.block.partitions,)
+    largest = roomy_partitions(settings.block.on(width, drawn), len(train)) if 0 in several else 0
+    blocks = [replace(settings.block, partitions=p or largest).on(width, drawn, photos) for p in several]
+    windows(train, blocks[0].window)  # before features are extracted
+    return list(dict.fromkeys(blocks))
+
+
+def chosen_by(settings: IciiaSettings, heads: Sequence[Checkpoint]) -> list[str]:
+    """Return what a run chose by itself, and why, one line each; the last one names what is delivered."""
+    lines = [] if settings.block.window else [f"block.window: at most {WINDOW}, and photos of half of the people"]
+    if 0 in settings.partitions:
+        lines.append(f"partitions: ICIIA-T, and the largest with {WEIGHTS_PER_PHOTO} weights a training photo or fewer")
+    for head in heads:
+        found, about = head.card.config["iciia"], head.card.training
+        losses = ", ".join(f"{rate}: {loss}" for rate, loss in about["range_test"].items())
+        lines.append(
+            f"{head.path.parent.name}/{head.path.stem}: window {found['window']}, {found['partitions']} partitions,"
+            f" learning rate {about['learning_rate']:g} (loss by rate: {losses or 'not tried'}), epoch"
+            f" {about['best_epoch']} of {len(about['validation_accuracy']) - 1}"
+        )
+    best = delivered_variant([head.path for head in heads], "the run")
+    choices = ", ".join(head.card.training["delivery"]["choice"] for head in heads if head.path.stem == best)
+    say(f"validation people are served best by {best}: {choices}")
+    return [*lines, f"delivered: {best}, {choices}"]
 
 
 def _width(settings: IciiaSettings) -> int:

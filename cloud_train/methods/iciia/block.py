@@ -22,6 +22,7 @@ from refocus.cloud_train.settings import DERIVED, Count, NotNegativeCount, Share
 
 ATTENTION = ("full", "causal", "none", "alone")
 TINY = 256  # P of ICIIA-T
+WEIGHTS_PER_PHOTO = 3000  # of training, that the projections of a larger block than ICIIA-T may have
 WINDOW = 16  # photos, at most where the window is chosen
 CLASSIFIERS = ("own", "shared", "residual")
 
@@ -101,6 +102,13 @@ def tiny_partitions(width: int) -> int:
     return TINY if width % TINY == 0 else max(p for p in range(1, width // 2 + 1) if width % p == 0)
 
 
+def roomy_partitions(block: IciiaConfig, photos: int) -> int:
+    """Return P of the largest block that ``photos`` training photos support: 1, 4, 8, 16, or that of ICIIA-T."""
+    width, most = block.width, WEIGHTS_PER_PHOTO * photos
+    fitting = (p for p in (1, 4, 8, 16) if width % p == 0 and 6 * block.layers * width**2 // p <= most)
+    return next(fitting, tiny_partitions(width))
+
+
 class PartitionedLinear(nn.Module):
     """Partitioned linear projection and feature shuffling (sections 3.3 and 3.4), for one or several projections.
 
@@ -135,6 +143,8 @@ class PartitionedLinear(nn.Module):
             return functional.linear(x, self.weight[0], self.bias)
         blocks = x.reshape(rows, self.partitions, self.size).transpose(0, 1)
         projected = torch.bmm(blocks, self.weight.transpose(1, 2))  # (P, rows, projections * d)
+        if self.training and projected.requires_grad:  # else the backward pass copies each matrix of the batch
+            projected.register_hook(torch.Tensor.contiguous)
         projected = projected.view(self.partitions, rows, self.projections, self.size)
         # Chunking happens inside each partition, so q, k and v stay apart with and without the shuffle.
         order = (1, 2, 3, 0) if self.shuffle else (1, 2, 0, 3)
@@ -247,6 +257,17 @@ class Iciia(nn.Module):
         super().__init__()
         self.config = config
         self.layers = nn.ModuleList(IciiaLayer(config) for _ in range(config.layers))
+        self.unit = 1.0  # of features, by which they are divided in training
+
+    @torch.no_grad()
+    def fold_unit(self) -> None:
+        """Fold the division by ``unit`` into the first layer, whose norm cancels a common factor of its terms."""
+        exchange = self.layers[0].attention
+        into, out = list(exchange.children())[:2]  # type: ignore[union-attr]
+        into.weight.div_(self.unit)  # type: ignore[operator]
+        for parameter in out.parameters():  # type: ignore[union-attr]
+            parameter.mul_(self.unit)
+        self.unit = 1.0
 
     def allowed(self, valid: Tensor) -> Tensor:
         """Which row may attend to which, (B, L, L) from valid (B, L); each row may always attend to itself."""
@@ -268,7 +289,7 @@ class Iciia(nn.Module):
             (B, L, D) calibrated features; rows of padding are meaningless.
         """
         valid = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device) if valid is None else valid
-        allowed = self.allowed(valid)
+        allowed, features = self.allowed(valid), features / self.unit
         for layer in self.layers:
             features, _ = layer(features, allowed)
         return features
@@ -279,7 +300,7 @@ class Iciia(nn.Module):
         Returns:
             (B, D) and the weight of each photo of the window for it, (B, L): the mean over layers and heads.
         """
-        allowed, weights = self.allowed(valid), []
+        allowed, weights, features = self.allowed(valid), [], features / self.unit
         for layer in self.layers[:-1]:
             features, seen = layer(features, allowed)
             weights.append(seen[:, :, -1])
