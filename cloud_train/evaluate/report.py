@@ -43,13 +43,8 @@ COLOURS = {"original": GREY, "iciia_b": "#b45309", "iciia_t": BLUE, "delivered":
 ReadPhoto = Callable[[str], bytes]
 
 
-WAYS = {
-    "original": "original",
-    "shares": "class shares",
-    "head": "ICIIA",
-    "uniform": "ICIIA with uniform attention",
-    "both": "ICIIA and class shares",
-}
+WAYS = {"original": "original", "shares": "class shares", "head": "ICIIA", "both": "ICIIA and class shares"}
+WAYS["uniform"] = "ICIIA with uniform attention"
 
 
 def print_summary(results: Document) -> None:

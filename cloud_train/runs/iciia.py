@@ -52,14 +52,8 @@ from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
-from refocus.cloud_train.methods.iciia.delivery import (
-    CLOSE,
-    FOREIGN_PART,
-    Delivery,
-    choose_delivery,
-    delivered_accuracy,
-)
+from refocus.cloud_train.methods.iciia.block import WEIGHTS_PER_PHOTO, WINDOW, IciiaConfig, tiny_partitions
+from refocus.cloud_train.methods.iciia.delivery import CLOSE, FOREIGN_PART, Delivery, accuracy_of, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
@@ -598,20 +592,12 @@ def label_rates(table: PhotoTable) -> tuple[float, ...]:
 
 def _said(delivery: Delivery) -> str:
     own, foreign = delivery.accuracy, delivery.foreign
-    parts = {
-        "original": "plain",
-        "class shares": "shares",
-        "head": "head",
-        "with uniform attention": "uniform",
-        "both": str(delivery.with_head),
-    }
-    said = (
-        f"{name} {own[key]:.1%}"
-        + (f" ({foreign[key]:.1%})" if foreign else "")
-        + (f", gain {100 * (own[key] - own['plain']):+.1f}" if key in ("head", "uniform") else "")
-        for name, key in parts.items()
-        if own
-    )
+    parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(delivery.with_head)}
+    said = [
+        f"{name} {own[key]:.1%}" + (f" ({foreign[key]:.1%})" if foreign else "") for name, key in parts.items() if own
+    ]
+    gains = [f"{100 * (own[key] - own['plain']):+.1f}" for key in ("head", "uniform") if own]
+    said += [f"the head gains {' points, with uniform attention '.join(gains)}"] if own else []
     return ", ".join([*said, f"delivered: {delivery.choice}"])
 
 
@@ -651,7 +637,7 @@ def delivered_variant(heads: Sequence[Path], where: str) -> str:
     by_seed: dict[str, dict[str, float]] = {}
     for head in heads:
         found = load_checkpoint(head).card.training.get("delivery")
-        by_seed.setdefault(head.parent.name, {})[head.stem] = delivered_accuracy(found) if found else 0.0
+        by_seed.setdefault(head.parent.name, {})[head.stem] = accuracy_of(found) if found else 0.0
     common = set.intersection(*map(set, by_seed.values())) if by_seed else set()
     if not common:
         has = "; ".join(f"{seed}: {', '.join(sorted(names))}" for seed, names in by_seed.items()) or "none"
@@ -663,6 +649,23 @@ def delivered_variant(heads: Sequence[Path], where: str) -> str:
     alike = [name for name in small if name.split("_")[2:] == small[0].split("_")[2:]]
     best = max(mean[name] for name in alike)
     return next(name for name in alike if mean[name] >= best - CLOSE)
+
+
+def chosen_by(heads: Sequence[Checkpoint]) -> list[str]:
+    """Return what a run chose by itself for its heads, and why, one line each; the last one is the head to export."""
+    lines = []
+    for head in heads:
+        block, about = head.card.config["iciia"], head.card.training
+        losses = ", ".join(f"{rate}: {loss}" for rate, loss in about.get("range_test", {}).items())
+        lines.append(
+            f"{head.path.parent.name}/{head.path.stem}: block.window = {block['window']} (0: what half of the people"
+            f" have, up to {WINDOW}), block.partitions = {block['partitions']} (0: up to {WEIGHTS_PER_PHOTO} weights"
+            f" a training photo), recipe.learning_rate = {about.get('learning_rate')} (losses by rate:"
+            f" {losses or 'given'}), epoch {about['best_epoch']} of {len(about['validation_accuracy']) - 1}"
+        )
+    lines.append(f"validation people are served best by {delivered_variant([head.path for head in heads], 'the run')}")
+    say(lines[-1])
+    return lines
 
 
 def check_network(config: RunConfig) -> None:

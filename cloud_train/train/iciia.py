@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,24 +11,15 @@ from typing import Any
 from refocus.cloud_train.backbones.backbone import feature_width
 from refocus.cloud_train.backbones.bundle_encoder import bundle_backbone
 from refocus.cloud_train.backbones.pretrain import CLIP_ARGUMENTS, CLIP_BACKBONE, EncoderRecipe
-from refocus.cloud_train.data import moving_glyphs
+from refocus.cloud_train.data import moving_glyphs as clips
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length, windows
-from refocus.cloud_train.methods.iciia.block import TINY, WEIGHTS_PER_PHOTO, WINDOW, IciiaConfig, roomy_partitions
+from refocus.cloud_train.methods.iciia.block import TINY, IciiaConfig, roomy_partitions
 from refocus.cloud_train.methods.iciia.train import Devices, IciiaRecipe
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import note_settings, starting
-from refocus.cloud_train.runs.iciia import (
-    CLIPS,
-    DRAWN,
-    DataConfig,
-    Run,
-    RunConfig,
-    check_network,
-    delivered_variant,
-    variant_name,
-)
+from refocus.cloud_train.runs.iciia import CLIPS, DRAWN, Run, RunConfig, check_network, chosen_by, variant_name
 from refocus.cloud_train.settings import NotNegativeCount, checked, part_of
 from refocus.cloud_train.train.recipes import OfRecipes, Seeds, of_drawn_clips, of_glyphs, section
 from refocus.edge.bundle import load_bundle
@@ -63,16 +54,11 @@ def _default(given: Mapping[str, Any]) -> IciiaSettings:
     if of_glyphs(section(given, "data")):
         return settings
     if of_drawn_clips(section(given, "data")):
-        data = DataConfig(CLIPS, photos_per_client=moving_glyphs.CLIPS_PER_CLIENT, glyph_clients=moving_glyphs.CLIENTS)
-        return replace(
-            settings,
-            data=data,
-            backbone=CLIP_BACKBONE,
-            arguments=CLIP_ARGUMENTS,
-            frames=moving_glyphs.FRAMES,
-            encoder=EncoderRecipe(epochs=6, batch=32),
-            recipe=IciiaRecipe(0.05, 0.9, 16, 12),
+        data = replace(
+            settings.data, source=CLIPS, photos_per_client=clips.CLIPS_PER_CLIENT, glyph_clients=clips.CLIENTS
         )
+        settings = replace(settings, data=data, backbone=CLIP_BACKBONE, arguments=CLIP_ARGUMENTS, frames=clips.FRAMES)
+        return replace(settings, encoder=EncoderRecipe(epochs=6, batch=32), recipe=IciiaRecipe(0.05, 0.9, 16, 12))
     partitions = () if "partitions" in section(given, "block") else (TINY, 0)
     return replace(settings, partitions=partitions, recipe=IciiaRecipe(0.0, 0.9, 16, steps_per_epoch=5, epochs=500))
 
@@ -117,7 +103,7 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
             heads.append(run.train_head(variant_name(block), block, recipe, prepared, fabric, settings.gate))
             say(f"wrote {heads[-1].path}")
         if fabric.is_global_zero:
-            note_settings(out, settings, chosen_by(settings, heads))
+            note_settings(out, settings, chosen_by(heads))
     return heads
 
 
@@ -133,25 +119,6 @@ def blocks_of(settings: IciiaSettings, width: int, train: PhotoTable) -> list[Ic
     blocks = [replace(settings.block, partitions=p or largest).on(width, drawn, photos) for p in several]
     windows(train, blocks[0].window)  # before features are extracted
     return list(dict.fromkeys(blocks))
-
-
-def chosen_by(settings: IciiaSettings, heads: Sequence[Checkpoint]) -> list[str]:
-    """Return what a run chose by itself, and why, one line each; the last one names what is delivered."""
-    lines = [] if settings.block.window else [f"block.window: at most {WINDOW}, and photos of half of the people"]
-    if 0 in settings.partitions:
-        lines.append(f"partitions: ICIIA-T, and the largest with {WEIGHTS_PER_PHOTO} weights a training photo or fewer")
-    for head in heads:
-        found, about = head.card.config["iciia"], head.card.training
-        losses = ", ".join(f"{rate}: {loss}" for rate, loss in about["range_test"].items())
-        lines.append(
-            f"{head.path.parent.name}/{head.path.stem}: window {found['window']}, {found['partitions']} partitions,"
-            f" learning rate {about['learning_rate']:g} (loss by rate: {losses or 'not tried'}), epoch"
-            f" {about['best_epoch']} of {len(about['validation_accuracy']) - 1}"
-        )
-    best = delivered_variant([head.path for head in heads], "the run")
-    choices = ", ".join(head.card.training["delivery"]["choice"] for head in heads if head.path.stem == best)
-    say(f"validation people are served best by {best}: {choices}")
-    return [*lines, f"delivered: {best}, {choices}"]
 
 
 def _width(settings: IciiaSettings) -> int:

@@ -160,7 +160,7 @@ def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, f
     return {name: expected(own[name], foreign.get(name, own[name])) for name in own}
 
 
-def delivered_accuracy(delivery: Mapping[str, Any]) -> float:
+def accuracy_of(delivery: Mapping[str, Any]) -> float:
     """Return the expected accuracy of what a head's card says is delivered; 0 where no person was answered."""
     choice = str(delivery["with_head"]) if delivery["choice"] == "both" else delivery["choice"]
     return expected_of(delivery["accuracy"], delivery.get("foreign") or {}).get(choice, 0.0)

@@ -48,7 +48,6 @@ class IciiaRecipe:
         learning_rate: of SGD; 0: the largest of ``RATES`` that is good for the first steps on training people.
         momentum: of SGD; the paper: none.
         windows_per_step: windows whose gradients make one step, over all devices.
-        steps_per_epoch: at least; photos of few people are cut into windows as often as that takes.
         epochs: at most.
         patience: epochs without a better validation accuracy before the end.
         clip_norm: gradients above this norm are scaled down (authors' code; not in the text).
@@ -57,13 +56,13 @@ class IciiaRecipe:
         vary_history: some photos of each window are hidden, a random number, so that short histories are learnt too.
         deal_again: pseudo-clients with random classes are others in every epoch.
         draw_again: cut each client's photos into other windows every epoch. The authors' code keeps them fixed.
+        steps_per_epoch: at least; photos of few people are cut into windows as often as that takes.
         seed: initial weights, order and dropout.
     """
 
     learning_rate: NotNegative = 0.01
     momentum: NotNegative = 0.0
     windows_per_step: Count = 1
-    steps_per_epoch: NotNegativeCount = 0
     epochs: Count = 100
     patience: Count = 10
     clip_norm: Positive = 5.0
@@ -72,6 +71,7 @@ class IciiaRecipe:
     vary_history: bool = False
     draw_again: bool = True
     deal_again: bool = True
+    steps_per_epoch: NotNegativeCount = 0
     seed: int = 0
 
 
@@ -153,7 +153,7 @@ def train_iciia(
             " give a multiple"
         )
     if not recipe.learning_rate:
-        return _train_at_chosen_rate(train, validation, config, recipe, fabric, plain)
+        return _train_at_chosen_rate(train, validation, recipe, config, fabric, plain)
     model, wrapped, optimiser = _start(train, config, recipe, fabric, plain)
     rng = np.random.default_rng(recipe.seed)
     length = _stream_length(train, config, recipe)
@@ -173,7 +173,12 @@ def train_iciia(
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
         losses = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
         loss, steps = sum(losses) / max(1, len(losses)), steps + len(losses)
-        _refuse_divergence(loss, epoch, config, train, recipe)
+        if loss > 2 * guessing_loss(train.table):
+            raise DivergedError(
+                f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
+                f" {guessing_loss(train.table):.2f} by guessing. Nothing is saved. Leave out recipe.learning_rate"
+                f" ({recipe.learning_rate:g}), or give a third of it"
+            )
         history.append(accuracy(model, validation, held_out))
         log_metrics(what, epoch, loss=loss, validation_accuracy=history[-1])
         if history[-1] > history[best_epoch]:
@@ -205,15 +210,9 @@ def _start(
     return model, wrapped, optimiser
 
 
-def _train_at_chosen_rate(
-    train: FeatureCache,
-    validation: FeatureCache,
-    config: IciiaConfig,
-    recipe: IciiaRecipe,
-    fabric: Any,
-    plain: nn.Linear | None,
-) -> Trained:
+def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe: IciiaRecipe, *rest: Any) -> Trained:
     """Train at the rate of a range test, or where that diverges later, at a third of it, and so on."""
+    config, fabric, plain = rest
     length, rng = _stream_length(train, config, recipe), np.random.default_rng(recipe.seed)
     most = len(_cut_once(train, length, recipe, rng)) // fabric.world_size * fabric.world_size
     recipe = replace(recipe, windows_per_step=min(recipe.windows_per_step, max(fabric.world_size, most)))
@@ -286,17 +285,6 @@ def _epoch(
     return losses
 
 
-def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:
-    """Raises DivergedError where an epoch's loss is far above that of guessing, or not a number."""
-    guessing = guessing_loss(train.table)
-    if loss <= 2 * guessing:
-        return
-    raise DivergedError(
-        f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
-        f" {guessing:.2f} by guessing. Nothing is saved. Leave recipe.learning_rate ({recipe.learning_rate:g}) out"
-    )
-
-
 def _some_hidden(labels: Tensor) -> Tensor:
     """Which photos of each window are there, (B, L): the newest ones, from 1 to L of them."""
     length = labels.shape[1]
@@ -307,10 +295,7 @@ def _some_hidden(labels: Tensor) -> Tensor:
 def _stream_length(bank: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe) -> int:
     if config.attention != "causal":
         return config.window
-    length = max(config.window, min(recipe.stream, common_length(bank.table)))
-    if length < recipe.stream:
-        say(f"streams of {length} photos: most people have no more; {recipe.stream} teach a causal head better")
-    return length
+    return max(config.window, min(recipe.stream, common_length(bank.table)))
 
 
 def gather(bank: FeatureCache, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
