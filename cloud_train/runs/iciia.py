@@ -656,7 +656,7 @@ def chosen_by(heads: Sequence[Checkpoint]) -> list[str]:
     lines = []
     for head in heads:
         block, about = head.card.config["iciia"], head.card.training
-        losses = ", ".join(f"{rate}: {loss}" for rate, loss in about.get("range_test", {}).items())
+        losses = ", ".join(f"{rate}: {loss}" for rate, loss in sorted(about.get("range_test", {}).items()))
         lines.append(
             f"{head.path.parent.name}/{head.path.stem}: block.window = {block['window']} (0: what half of the people"
             f" have, up to {WINDOW}), block.partitions = {block['partitions']} (0: up to {WEIGHTS_PER_PHOTO} weights"
