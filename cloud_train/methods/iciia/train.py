@@ -24,7 +24,7 @@ from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.plain_classifier import root_mean_square
 from refocus.cloud_train.progress import say, track
-from refocus.cloud_train.settings import Count, NotNegative, NotNegativeCount, Positive, Share
+from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 from refocus.cloud_train.tracking import log_metrics
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class IciiaRecipe:
     vary_history: bool = False
     draw_again: bool = True
     deal_again: bool = True
-    steps_per_epoch: NotNegativeCount = 0
+    steps_per_epoch: Count | None = None
     seed: int = 0
 
 
@@ -149,8 +149,7 @@ def train_iciia(
     fabric = fabric or Devices(accelerator="cpu").launch()
     if recipe.windows_per_step % fabric.world_size:
         raise UsageError(
-            f"windows_per_step {recipe.windows_per_step} cannot be shared by {fabric.world_size} devices;"
-            " give a multiple"
+            f"windows_per_step {recipe.windows_per_step} is no multiple of the {fabric.world_size} devices"
         )
     if not recipe.learning_rate:
         return _train_at_chosen_rate(train, validation, recipe, config, fabric, plain)
@@ -159,15 +158,11 @@ def train_iciia(
     length = _stream_length(train, config, recipe)
     # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
     held_out = windows(validation.table, min(length, common_length(validation.table)))
-    best, history, started = (
-        copy.deepcopy(model.state_dict()),
-        [accuracy(model, validation, held_out)],
-        time.monotonic(),
-    )
+    best, started = copy.deepcopy(model.state_dict()), time.monotonic()
+    history = [accuracy(model, validation, held_out)]
     best_epoch, steps, fixed = 0, 0, None if recipe.draw_again else windows(train.table, length)
-    what = (
-        f"iciia P={config.partitions}{'' if config.attention == 'full' else ' ' + config.attention} seed {recipe.seed}"
-    )
+    form = "" if config.attention == "full" else f" {config.attention}"
+    what = f"iciia P={config.partitions}{form} seed {recipe.seed}"
     log_metrics(what, 0, validation_accuracy=history[0])
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
@@ -242,7 +237,7 @@ def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe:
 def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
     """Return windows (n, L) of ``steps_per_epoch`` steps or more."""
     found = [_cut_once(train, length, recipe, rng)]
-    while sum(map(len, found)) < recipe.steps_per_epoch * recipe.windows_per_step:
+    while sum(map(len, found)) < (recipe.steps_per_epoch or 0) * recipe.windows_per_step:
         found.append(_cut_once(train, length, recipe, rng))
     return np.concatenate(found)
 

@@ -249,7 +249,7 @@ def test_windows_that_devices_cannot_share_are_refused():
     class Three:
         world_size = 3
 
-    with pytest.raises(UsageError, match="windows_per_step 4 cannot be shared by 3 devices"):
+    with pytest.raises(UsageError, match="windows_per_step 4 is no multiple of the 3 devices"):
         train_iciia(toy_bank(0, "train", 4), toy_bank(1, "validation", 2), CONFIG,
                     IciiaRecipe(windows_per_step=4), Three())  # fmt: skip
 
