@@ -215,13 +215,15 @@ def note_settings(folder: Path, settings: Any, chosen: Sequence[str] = ()) -> No
         chosen: settings that the run chose by itself and why; they are added as comments.
     """
     text = settings_toml(settings)
+    whole = "".join([text, CHOSEN, *(f"# {line}\n" for line in chosen)])
     for number in itertools.count(1):
         path = folder / (RUN_SETTINGS if number == 1 else f"run-{number}.toml")
         if not path.exists():
             write_file(path, text)
-        if path.read_text(encoding="utf-8").partition(CHOSEN)[0] == text:
-            if chosen:
-                write_file(path, "".join([text, CHOSEN, *(f"# {line}\n" for line in chosen)]))
+        found = path.read_text(encoding="utf-8")
+        if found.partition(CHOSEN)[0] == text:
+            if chosen and found != whole:
+                write_file(path, whole)
             return
 
 

@@ -104,7 +104,8 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
             heads.append(run.train_head(variant_name(block), block, recipe, prepared, fabric, settings.gate))
             say(f"wrote {heads[-1].path}")
         if fabric.is_global_zero:
-            note_settings(out, settings, chosen_by(heads))
+            chosen = chosen_by(heads)
+            note_settings(out, settings, () if settings.block.window and settings.recipe.learning_rate else chosen)
     return heads
 
 
