@@ -30,6 +30,7 @@ _ALIKE = 0.6
 
 MOST_SEED = 2**31 - 1
 Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegativeCount = Annotated[int, msgspec.Meta(ge=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]

@@ -46,4 +46,4 @@ def streams(table: PhotoTable, longest: int) -> Iterator[tuple[str, np.ndarray]]
 def common_length(table: PhotoTable) -> int:
     """The number of photos that at least half of the clients have: one short client decides nothing."""
     _, counts = np.unique(table.client, return_counts=True)
-    return int(np.sort(counts)[len(counts) // 2])
+    return int(np.sort(counts)[len(counts) // 2]) if len(counts) else 0

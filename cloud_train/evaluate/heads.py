@@ -29,7 +29,7 @@ from refocus.cloud_train.methods.iciia.delivery import logits_in_every_way, plai
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.runs.folder import once
-from refocus.cloud_train.runs.iciia import TINY, Run, usable_lengths
+from refocus.cloud_train.runs.iciia import Run, delivered_variant, usable_lengths
 from refocus.edge.bundle import MANIFEST, Bundle, load_bundle
 from refocus.edge.errors import BundleError
 from refocus.edge.photos import preprocess
@@ -472,24 +472,6 @@ def _mixed_streams(answers: dict[int, np.ndarray], mixed: PhotoTable) -> dict[st
     }
 
 
-def delivered_variant(heads: Sequence[Path], where: str) -> str:
-    """Return the variant that devices get: ICIIA-T or another small head.
-
-    Raises:
-        DataError: there is no head, or no variant that every seed has.
-    """
-    by_seed: dict[str, set[str]] = {}
-    for head in heads:
-        by_seed.setdefault(head.parent.name, set()).add(head.stem)
-    common = set.intersection(*by_seed.values()) if by_seed else set()
-    if not common:
-        has = "; ".join(f"{seed}: {', '.join(sorted(names))}" for seed, names in by_seed.items()) or "none"
-        raise DataError(
-            f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
-        )
-    return min(common, key=lambda name: (name != TINY, not name.startswith(TINY), name))
-
-
 def _lengths(run: Run, heads: Sequence[Path]) -> tuple[int, ...]:
     configs = [IciiaConfig(**load_checkpoint(head).card.config["iciia"]) for head in heads]
     shortest = min(configs, key=lambda config: config.receptive_field)
@@ -563,7 +545,7 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
 
 
 def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
-    """Compare the plain classifier, class shares, the head and both.
+    """Compare the plain classifier, class shares, the head, its control and both.
 
     All are evaluated on test people with the temperature and the exponent that validation people chose. Intervals are
     over people, each with the mean over seeds.
@@ -579,21 +561,14 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
     bank, history, chosen = run.bank(run.backbone()).of_split("test"), max(d["history"] for d in deliveries), []
     for head, delivery in zip(loaded, deliveries, strict=True):
         chosen.append(delivery["choice"])
-        gated = delivery.get("gated", False)
-        whole = iciia_head(head)
-        asked = (
-            whole,
-            bank,
-            plain_logits(whole.plain, bank),
-            history,
-            delivery["temperature"],
-            targets_per_client,
-            gated,
+        whole, asked = (
+            iciia_head(head),
+            (history, delivery["temperature"], targets_per_client, delivery.get("gated", False)),
         )
-        right = right_answers(logits_in_every_way(*asked))
-        keys = {"original": "plain", "shares": "shares", "head": "head", "both": str(delivery["with_head"])}
-        for name, key in keys.items():
-            people.setdefault(name, []).append([person[key].mean() for person in right])
+        right = right_answers(logits_in_every_way(whole, bank, plain_logits(whole.plain, bank), *asked))
+        keys = {"original": "plain", "both": str(delivery["with_head"])}
+        for name in ("original", "shares", "head", "uniform", "both"):
+            people.setdefault(name, []).append([person[keys.get(name, name)].mean() for person in right])
     means = {name: np.mean(of, axis=0) for name, of in people.items()}
     rows = [
         {"way": name, "accuracy": float(of.mean()), "gain": bootstrap_mean(of - means["original"]).as_dict()}

@@ -44,6 +44,7 @@ ReadPhoto = Callable[[str], bytes]
 
 
 WAYS = {"original": "original", "shares": "class shares", "head": "ICIIA", "both": "ICIIA and class shares"}
+WAYS["uniform"] = "ICIIA with uniform attention"
 
 
 def print_summary(results: Document) -> None:

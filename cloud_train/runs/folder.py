@@ -8,7 +8,7 @@ import json
 import re
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
@@ -86,6 +86,7 @@ def _differing(there: Any, asked: Any) -> str:
 
 
 RUN_SETTINGS = "run.toml"
+CHOSEN = "\n# Chosen by the run:\n"
 NAMED_SETTINGS = 3  # that differ, which an error names
 PHOTOS_OF_RUN = "data.sha256"
 LOCK = ".lock"
@@ -207,14 +208,22 @@ def _starting(folder: Path) -> Iterator[None]:
         raise
 
 
-def note_settings(folder: Path, settings: Any) -> None:
-    """Writes ``run.toml``, which repeats a command; beside that of another command on the folder, ``run-2.toml``."""
+def note_settings(folder: Path, settings: Any, chosen: Sequence[str] = ()) -> None:
+    """Write ``run.toml``, which repeats a command; if another command wrote one to the folder, ``run-2.toml``.
+
+    Args:
+        chosen: settings that the run chose by itself and why; they are added as comments.
+    """
     text = settings_toml(settings)
+    whole = "".join([text, CHOSEN, *(f"# {line}\n" for line in chosen)])
     for number in itertools.count(1):
         path = folder / (RUN_SETTINGS if number == 1 else f"run-{number}.toml")
         if not path.exists():
             write_file(path, text)
-        if path.read_text(encoding="utf-8") == text:
+        found = path.read_text(encoding="utf-8")
+        if found.partition(CHOSEN)[0] == text:
+            if chosen and found != whole:
+                write_file(path, whole)
             return
 
 

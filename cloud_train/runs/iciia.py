@@ -19,7 +19,7 @@ Every step is skipped if its result is there, so an interrupted run resumes.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -52,8 +52,8 @@ from refocus.cloud_train.data.sources import load_source
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet, split_clients
 from refocus.cloud_train.data.windows import common_length, streams
 from refocus.cloud_train.errors import DataError, UsageError
-from refocus.cloud_train.methods.iciia.block import IciiaConfig, tiny_partitions
-from refocus.cloud_train.methods.iciia.delivery import FOREIGN_PART, Delivery, choose_delivery
+from refocus.cloud_train.methods.iciia.block import WEIGHTS_PER_PHOTO, WINDOW, IciiaConfig, tiny_partitions
+from refocus.cloud_train.methods.iciia.delivery import CLOSE, FOREIGN_PART, Delivery, accuracy_of, choose_delivery
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.plain_classifier import fit_plain_classifier, plain_accuracy
 from refocus.cloud_train.methods.iciia.programs import WindowHead, backbone_of
@@ -542,8 +542,6 @@ class Run:
         plain, bank = prepared.plain, prepared.bank
         validation, iciia = bank.of_split("validation"), trained.model.iciia.config
         by_history = right_by_history(trained.model, plain, validation, usable_lengths(validation.table, iciia))
-        if advice := advice_on(by_history, iciia.classifier):
-            say(advice)
         if recipe.kind in ("warm_up", "shares"):
             count = choose_warm_up(by_history, iciia.receptive_field)
             gate: WarmUpGate | StatisticsGate = WarmUpGate(count)
@@ -576,29 +574,13 @@ class Run:
                 "validation_by_history": {str(k): [round(v, 4) for v in pair] for k, pair in by_history.items()},
                 "delivery": delivery.as_dict(),
                 **({"label_rates": [round(rate, 6) for rate in rates]} if rates else {}),
+                "learning_rate": trained.learning_rate,
+                "range_test": {f"{rate:g}": round(min(loss, 1e9), 4) for rate, loss in trained.losses.items()},
                 "steps": trained.steps,
                 "seconds": round(trained.seconds, 1),
             },
         )
         return save_checkpoint(path, head.state_dict(), card)
-
-
-def advice_on(by_history: Mapping[int, tuple[float, float]], classifier: str) -> str:
-    """Advice on a head that is behind the plain classifier even with the longest history; "" for any other.
-
-    Args:
-        by_history: accuracy of the plain classifier and of the head on validation people, by photos before the target.
-        classifier: of the head's blocks.
-    """
-    longest = max(by_history, default=0)
-    plain, personal = by_history.get(longest, (0.0, 0.0))
-    if personal >= plain or classifier != "own":
-        return ""
-    return (
-        f"the head is behind the plain classifier on validation people even after {longest} photos ({personal:.1%}"
-        f" against {plain:.1%}): the training photos may be too few for a classifier of its own; set"
-        " block.classifier = residual, which starts from the plain one, or train for more epochs"
-    )
 
 
 def label_rates(table: PhotoTable) -> tuple[float, ...]:
@@ -611,9 +593,11 @@ def label_rates(table: PhotoTable) -> tuple[float, ...]:
 def _said(delivery: Delivery) -> str:
     own, foreign = delivery.accuracy, delivery.foreign
     parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(delivery.with_head)}
-    said = (
+    said = [
         f"{name} {own[key]:.1%}" + (f" ({foreign[key]:.1%})" if foreign else "") for name, key in parts.items() if own
-    )
+    ]
+    gains = [f"{100 * (own[key] - own['plain']):+.1f}" for key in ("head", "uniform") if own]
+    said += [f"the head gains {' points, with uniform attention '.join(gains)}"] if own else []
     return ", ".join([*said, f"delivered: {delivery.choice}"])
 
 
@@ -640,6 +624,48 @@ def variant_name(config: IciiaConfig) -> str:
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
     name += {"full": "", "causal": "_causal", "none": "_no_attention", "alone": "_attention_alone"}[config.attention]
     return name if config.shuffle else name + "_no_shuffle"
+
+
+def delivered_variant(heads: Sequence[Path], where: str) -> str:
+    """Return the variant that devices get: the one that is expected to serve validation people best.
+
+    Of those that are equally good it is ICIIA-T or another small one. Other attention and classifiers do not compete.
+
+    Raises:
+        DataError: there is no head, or no variant that every seed has.
+    """
+    by_seed: dict[str, dict[str, float]] = {}
+    for head in heads:
+        found = load_checkpoint(head).card.training.get("delivery")
+        by_seed.setdefault(head.parent.name, {})[head.stem] = accuracy_of(found) if found else 0.0
+    common = set.intersection(*map(set, by_seed.values())) if by_seed else set()
+    if not common:
+        has = "; ".join(f"{seed}: {', '.join(sorted(names))}" for seed, names in by_seed.items()) or "none"
+        raise DataError(
+            f"{where} has no variant that every seed was trained for ({has}); run refocus train iciia again"
+        )
+    small = sorted(common, key=lambda name: (name != TINY, not name.startswith(TINY), name))
+    mean = {name: np.mean([found[name] for found in by_seed.values()]) for name in small}
+    alike = [name for name in small if name.split("_")[2:] == small[0].split("_")[2:]]
+    best = max(mean[name] for name in alike)
+    return next(name for name in alike if mean[name] >= best - CLOSE)
+
+
+def chosen_by(heads: Sequence[Checkpoint]) -> list[str]:
+    """Return what a run chose by itself for its heads, and why, one line each; the last one is the head to export."""
+    lines = []
+    for head in heads:
+        block, about = head.card.config["iciia"], head.card.training
+        losses = ", ".join(f"{rate}: {loss}" for rate, loss in sorted(about.get("range_test", {}).items()))
+        lines.append(
+            f"{head.path.parent.name}/{head.path.stem}: block.window = {block['window']} (0: what half of the people"
+            f" have, up to {WINDOW}), block.partitions = {block['partitions']} (0: up to {WEIGHTS_PER_PHOTO} weights"
+            f" a training photo), recipe.learning_rate = {about.get('learning_rate')} (losses by rate:"
+            f" {losses or 'given'}), epoch {about['best_epoch']} of {len(about['validation_accuracy']) - 1}"
+        )
+    lines.append(f"validation people are served best by {delivered_variant([head.path for head in heads], 'the run')}")
+    say(lines[-1])
+    return lines
 
 
 def check_network(config: RunConfig) -> None:

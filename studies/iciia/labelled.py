@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.evaluate.heads import delivered_bundle_of, delivered_variant, replay
-from refocus.cloud_train.runs.iciia import Run
+from refocus.cloud_train.evaluate.heads import delivered_bundle_of, replay
+from refocus.cloud_train.runs.iciia import Run, delivered_variant
 from studies.iciia.labelled_baselines import fine_tuning, overall, prompt_tuning, split_labelled
 
 

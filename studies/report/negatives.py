@@ -215,7 +215,7 @@ def _evaluation(document: Document) -> Iterator[Negative]:
         if pooled["high"] < 0:
             yield _changed(f"delivered with a {content} history, all lengths pooled", pooled)
     for row in (document.get("ways") or {"rows": ()})["rows"]:
-        if row["way"] != "original" and row["gain"]["low"] <= 0:
+        if row["way"] not in ("original", "uniform") and row["gain"]["low"] <= 0:
             yield _changed(f"no gain is seen of {report.WAYS[row['way']]}", row["gain"])
 
 

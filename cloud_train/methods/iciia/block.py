@@ -18,10 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from refocus.cloud_train.errors import UsageError
-from refocus.cloud_train.settings import DERIVED, Count, Share
+from refocus.cloud_train.settings import DERIVED, Count, NotNegativeCount, Share
 
 ATTENTION = ("full", "causal", "none", "alone")
 TINY = 256  # P of ICIIA-T
+WEIGHTS_PER_PHOTO = 3000  # of training, that the projections of a larger block than ICIIA-T may have
+WINDOW = 16  # photos, at most where the window is chosen
 CLASSIFIERS = ("own", "shared", "residual")
 
 
@@ -36,7 +38,7 @@ class IciiaConfig:
         partitions: P, any divisor of D; 1 is ICIIA-B, 256 is ICIIA-T (for a width that it does not divide: the most of
             two numbers or more, :func:`tiny_partitions`), D is "max" in the paper's Fig. 7.
         heads: H, a divisor of D.
-        window: W photos, the target among them.
+        window: W photos, the target among them; 0: at most 16, fewer where half of the training people have fewer.
         attention: "full" is the paper (every photo of the window attends to all of it); "causal" is the streaming
             form (each photo attends to itself and the W - 1 before it); "none" is the ablation "- attention", which
             keeps the projections and drops the exchange between photos; "alone" is the ablation "- projection",
@@ -52,14 +54,14 @@ class IciiaConfig:
     layers: int = 3
     partitions: Count = TINY
     heads: Count = 4
-    window: Count = 16
+    window: NotNegativeCount = WINDOW
     attention: Literal["full", "causal", "none", "alone"] = "full"
     shuffle: bool = True
     classifier: Literal["own", "shared", "residual"] = "own"
     dropout: Share = 0.1
 
     def __post_init__(self) -> None:
-        if min(self.layers or not self.width, self.partitions, self.heads, self.window) < 1:
+        if min(self.layers or not self.width, self.partitions, self.heads, self.window or not self.width) < 1:
             raise UsageError("layers, partitions, heads and window must be at least 1")
         for name, count in (("partitions", self.partitions), ("heads", self.heads)):
             if self.width % count:
@@ -74,15 +76,20 @@ class IciiaConfig:
         if self.classifier not in CLASSIFIERS:
             raise UsageError(f"classifier {self.classifier}: expected one of {', '.join(CLASSIFIERS)}")
 
-    def on(self, width: int, glyphs: bool) -> IciiaConfig:
-        """The same block for features of D = ``width``, of glyphs or of photos. ICIIA-T has as many partitions as the
-        width allows.
+    def on(self, width: int, glyphs: bool, photos: int = WINDOW) -> IciiaConfig:
+        """Return the block for features of D = ``width``, of glyphs or of photos.
+
+        ICIIA-T has as many partitions as the width allows.
+
+        Args:
+            photos: number that half of the training people have; it limits a window that is chosen.
 
         Raises:
             UsageError: partitions or heads do not divide the width.
         """
         partitions = tiny_partitions(width) if self.partitions == TINY else self.partitions
-        return replace(self, width=width, partitions=partitions, layers=self.layers or (1 if glyphs else 3))
+        layers, window = self.layers or (1 if glyphs else 3), self.window or max(2, min(WINDOW, photos))
+        return replace(self, width=width, partitions=partitions, layers=layers, window=window)
 
     @property
     def receptive_field(self) -> int:
@@ -93,6 +100,13 @@ class IciiaConfig:
 def tiny_partitions(width: int) -> int:
     """P of ICIIA-T for features of D = ``width``: 256, or where that is no divisor, the most of 2 numbers or more."""
     return TINY if width % TINY == 0 else max(p for p in range(1, width // 2 + 1) if width % p == 0)
+
+
+def roomy_partitions(block: IciiaConfig, photos: int) -> int:
+    """Return P of the largest block that ``photos`` training photos support: 1, 4, 8, 16, or that of ICIIA-T."""
+    width, most = block.width, WEIGHTS_PER_PHOTO * photos
+    fitting = (p for p in (1, 4, 8, 16) if width % p == 0 and 6 * block.layers * width**2 // p <= most)
+    return next(fitting, tiny_partitions(width))
 
 
 class PartitionedLinear(nn.Module):
@@ -129,6 +143,8 @@ class PartitionedLinear(nn.Module):
             return functional.linear(x, self.weight[0], self.bias)
         blocks = x.reshape(rows, self.partitions, self.size).transpose(0, 1)
         projected = torch.bmm(blocks, self.weight.transpose(1, 2))  # (P, rows, projections * d)
+        if self.training and projected.requires_grad:  # else the backward pass copies each matrix of the batch
+            projected.register_hook(torch.Tensor.contiguous)
         projected = projected.view(self.partitions, rows, self.projections, self.size)
         # Chunking happens inside each partition, so q, k and v stay apart with and without the shuffle.
         order = (1, 2, 3, 0) if self.shuffle else (1, 2, 0, 3)
@@ -241,6 +257,17 @@ class Iciia(nn.Module):
         super().__init__()
         self.config = config
         self.layers = nn.ModuleList(IciiaLayer(config) for _ in range(config.layers))
+        self.unit = 1.0  # of features, by which they are divided in training
+
+    @torch.no_grad()
+    def fold_unit(self) -> None:
+        """Fold the division by ``unit`` into the first layer, whose norm cancels a common factor of its terms."""
+        exchange = self.layers[0].attention
+        into, out = list(exchange.children())[:2]  # type: ignore[union-attr]
+        into.weight.div_(self.unit)  # type: ignore[operator]
+        for parameter in out.parameters():  # type: ignore[union-attr]
+            parameter.mul_(self.unit)
+        self.unit = 1.0
 
     def allowed(self, valid: Tensor) -> Tensor:
         """Which row may attend to which, (B, L, L) from valid (B, L); each row may always attend to itself."""
@@ -262,7 +289,7 @@ class Iciia(nn.Module):
             (B, L, D) calibrated features; rows of padding are meaningless.
         """
         valid = torch.ones(features.shape[:2], dtype=torch.bool, device=features.device) if valid is None else valid
-        allowed = self.allowed(valid)
+        allowed, features = self.allowed(valid), features / self.unit
         for layer in self.layers:
             features, _ = layer(features, allowed)
         return features
@@ -273,7 +300,7 @@ class Iciia(nn.Module):
         Returns:
             (B, D) and the weight of each photo of the window for it, (B, L): the mean over layers and heads.
         """
-        allowed, weights = self.allowed(valid), []
+        allowed, weights, features = self.allowed(valid), [], features / self.unit
         for layer in self.layers[:-1]:
             features, seen = layer(features, allowed)
             weights.append(seen[:, :, -1])

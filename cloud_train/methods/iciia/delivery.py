@@ -9,7 +9,9 @@ history and once with that of another of them. What is expected to be right most
 
 from __future__ import annotations
 
+import copy
 import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +22,7 @@ from torch import nn
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.label_loss import right
 from refocus.cloud_train.data.table import foreigners_of
+from refocus.cloud_train.methods.iciia.block import IntraClientAttention
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
 from refocus.edge.recognize import (
@@ -39,6 +42,7 @@ EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSe
 THRESHOLDS = np.linspace(0.1, 0.9, 33)  # that are tried; one half is among them
 FEWEST_OF_A_LABEL = 24  # photos with a label, and photos without it, that a threshold is fitted on
 STATED = ("choice", "with_head", "gated", "temperature", "calibrated_on", "history", "people", "targets")
+Shares = ClassShares | LabelShares
 Choice = Literal["plain", "shares", "head", "both"]
 
 
@@ -54,7 +58,8 @@ class Delivery:
         calibrated_on: photos that it was fitted on.
         history: photos before each target.
         people, targets: that were answered.
-        accuracy: of "plain", "shares", "head" and of both by exponent, mean over people, with their own history.
+        accuracy: of "plain", "shares", "head", both by exponent, and of the control "uniform", the head with the same
+            attention to every photo; mean over people, with their own history.
         foreign: the same with another person's history; empty where nobody else has photos enough.
         thresholds: (C,) where photos have several labels, the least probability of each label at which what is
             delivered gives it; else empty. Accuracies are then mean shares of right labels at one half.
@@ -105,7 +110,8 @@ def choose_delivery(
     answers = logits_in_every_way(*asked, base=base)
     flags = right_answers(answers)
     own, foreign = _mean(flags), _mean(right_answers(logits_in_every_way(*asked, foreign=True, base=base)))
-    choice, with_head = _best(expected_of(own, foreign), gated)
+    doubt = {way: _doubt(flags, way) for way in own}
+    choice, with_head = _best({way: value - doubt[way] for way, value in expected_of(own, foreign).items()}, gated)
     thresholds: tuple[float, ...] = ()
     if several:
         way = str(with_head) if choice == "both" else choice
@@ -154,8 +160,30 @@ def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, f
     return {name: expected(own[name], foreign.get(name, own[name])) for name in own}
 
 
+def accuracy_of(delivery: Mapping[str, Any]) -> float:
+    """Return the expected accuracy of what a head's card says is delivered; 0 where no person was answered."""
+    choice = str(delivery["with_head"]) if delivery["choice"] == "both" else delivery["choice"]
+    return expected_of(delivery["accuracy"], delivery.get("foreign") or {}).get(choice, 0.0)
+
+
+def uniform_attention(head: WindowHead) -> WindowHead:
+    """Return a copy of a head that attends to all photos alike: without queries, all scores are 0."""
+    same = copy.deepcopy(head)
+    for module in same.modules():
+        if isinstance(module, IntraClientAttention):
+            module.qkv.weight.data[:, : module.qkv.size] = 0
+            module.qkv.bias.data[: module.qkv.size * module.qkv.partitions] = 0
+    return same
+
+
 def _mean(flags: list[dict[str, np.ndarray]]) -> dict[str, float]:
     return {name: float(np.mean([person[name].mean() for person in flags])) for name in (flags[0] if flags else {})}
+
+
+def _doubt(flags: list[dict[str, np.ndarray]], way: str) -> float:
+    """Return the standard error of a gain over the plain classifier, as far as these people show a gain at all."""
+    gains = [float(person[way].mean() - person["plain"].mean()) for person in flags]
+    return float(np.linalg.norm(gains)) / max(1, len(gains))
 
 
 Answers = tuple[dict[str, np.ndarray], np.ndarray]  # of one person: logits (targets, C) by way, and the targets' labels
@@ -187,7 +215,7 @@ def logits_in_every_way(
     foreign: bool = False,
     base: tuple[float, ...] = (),
 ) -> list[Answers]:
-    """Of each person with enough photos, the answers to targets: "plain", "shares", "head", and by exponent.
+    """Of each person with enough photos, the answers to targets: "plain", "shares", "head", by exponent, and "uniform".
 
     Args:
         plain: of :func:`plain_logits`.
@@ -199,6 +227,7 @@ def logits_in_every_way(
     settings = ShareSettings(temperature=temperature, gated=gated, base=base)
     least: dict[str, Any] = {} if several else {"rejection": threshold(plain, [None] * len(plain), ())}
     shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features, **least)
+    both = head, uniform_attention(head)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
     homes = [bank.table.home(rows) for rows in people]
     for number, rows in enumerate(people):
@@ -209,23 +238,23 @@ def logits_in_every_way(
             before = [people[other][:history] for _, other in zip(positions, itertools.cycle(strangers), strict=False)]
         if before:
             cut = np.stack([np.append(part, rows[at]) for part, at in zip(before, positions, strict=True)])
-            found.append((_answered(head, bank, cut, plain, shares), bank.table.label[cut[:, -1]]))
+            found.append((_answered(both, bank, cut, plain, shares), bank.table.label[cut[:, -1]]))
     return found
 
 
 def _answered(
-    head: WindowHead, bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: ClassShares | LabelShares
+    both: Sequence[WindowHead], bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: Shares
 ) -> dict[str, np.ndarray]:
-    """Logits (targets, C) of each target, by way. Rows (targets, history + 1), the last of which is the target."""
-    window = head.personal.iciia.config.receptive_field - 1
+    """Return logits (targets, C) by way, of a head and its control; cut is (targets, history + 1), the target last."""
+    window = both[0].personal.iciia.config.receptive_field - 1
     kept = cut[:, -(window + 1) :]
     features = torch.from_numpy(bank.take_rows(kept.ravel())).reshape(*kept.shape, -1)
     history = torch.full((len(kept),), kept.shape[1] - 1)
     padded = torch.zeros(len(kept), window, features.shape[-1])
     padded[:, window - (kept.shape[1] - 1) :] = features[:, :-1]
     with torch.no_grad():
-        answers = head(features[:, -1], padded, history)[2]
-        delivered = (answers if bank.table.several else torch.log_softmax(answers, dim=1)).numpy()
+        answers = [model(features[:, -1], padded, history)[2] for model in both]
+        delivered, uniform = ((rows if bank.table.several else rows.log_softmax(1)).numpy() for rows in answers)
     logits: dict[str, list[np.ndarray]] = {name: [] for name in ("plain", "shares", *map(str, EXPONENTS))}
     for rows, own in zip(cut, delivered, strict=True):
         shares.clear()
@@ -235,10 +264,10 @@ def _answered(
         logits["shares"].append(answer.logits)
         for exponent in EXPONENTS:
             logits[str(exponent)].append(_beside(own, answer, exponent, shares))
-    return {**{name: np.stack(rows) for name, rows in logits.items()}, "head": delivered}
+    return {**{name: np.stack(rows) for name, rows in logits.items()}, "head": delivered, "uniform": uniform}
 
 
-def _beside(own: np.ndarray, answer: ShareAnswer, exponent: float, shares: ClassShares | LabelShares) -> np.ndarray:
+def _beside(own: np.ndarray, answer: ShareAnswer, exponent: float, shares: Shares) -> np.ndarray:
     """A head's answer (C,) with shares that have this exponent."""
     if isinstance(shares, LabelShares):
         return shares.beside(own, answer, exponent)

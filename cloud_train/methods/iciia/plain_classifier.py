@@ -85,7 +85,7 @@ def fit_plain_classifier(
     for name, cache in (("training", train), ("validation", validation)):
         if not len(cache.table):
             raise DataError(f"there are no {name} photos to fit the plain classifier with")
-    scale = _root_mean_square(train)
+    scale = root_mean_square(train)
     layer = nn.Linear(train.width, len(train.table.classes))
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -179,7 +179,12 @@ def _judge(layer: nn.Linear, cache: FeatureCache, scale: float) -> tuple[float, 
     return loss / len(cache.table), found / len(cache.table)
 
 
-def _root_mean_square(cache: FeatureCache) -> float:
+def root_mean_square(cache: FeatureCache) -> float:
+    """Return the root mean square of all features.
+
+    Raises:
+        DataError: they are all zero, or not finite.
+    """
     total = 0.0
     for features, _ in _blocks(cache, 1.0):
         total += float(features.double().square().sum())

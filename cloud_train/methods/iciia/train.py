@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from refocus.cloud_train.data.partitions import DEALT, mixed, random_classes
 from refocus.cloud_train.data.windows import common_length, windows
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
+from refocus.cloud_train.methods.iciia.plain_classifier import root_mean_square
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive, Share
 from refocus.cloud_train.tracking import log_metrics
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     import lightning_fabric
 
 HISTORY_LENGTHS = (0, 1, 2, 3, 5, 8, 15)
+RATES = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001)  # of the range test
+RANGE_STEPS = 20  # of each rate
+ALIKE = 0.02  # of the lowest loss: rates whose losses are no further apart are equally good
 
 
 class DivergedError(UsageError):
@@ -40,7 +45,8 @@ class IciiaRecipe:
     """SGD on windows of one client, stopped early on validation clients. The defaults are the paper's.
 
     Attributes:
-        learning_rate, momentum: of SGD; the paper: 0.01, and none.
+        learning_rate: of SGD; 0: the largest of ``RATES`` that is good for the first steps on training people.
+        momentum: of SGD; the paper: none.
         windows_per_step: windows whose gradients make one step, over all devices.
         epochs: at most.
         patience: epochs without a better validation accuracy before the end.
@@ -50,10 +56,11 @@ class IciiaRecipe:
         vary_history: some photos of each window are hidden, a random number, so that short histories are learnt too.
         deal_again: pseudo-clients with random classes are others in every epoch.
         draw_again: cut each client's photos into other windows every epoch. The authors' code keeps them fixed.
+        steps_per_epoch: at least; photos of few people are cut into windows as often as that takes.
         seed: initial weights, order and dropout.
     """
 
-    learning_rate: Positive = 0.01
+    learning_rate: NotNegative = 0.01
     momentum: NotNegative = 0.0
     windows_per_step: Count = 1
     epochs: Count = 100
@@ -64,6 +71,7 @@ class IciiaRecipe:
     vary_history: bool = False
     draw_again: bool = True
     deal_again: bool = True
+    steps_per_epoch: Count | None = None
     seed: int = 0
 
 
@@ -106,6 +114,8 @@ class Trained:
     Attributes:
         validation: accuracy per epoch, before the first one included.
         steps: gradient steps of all epochs.
+        learning_rate: that it was trained with.
+        losses: of the range test that chose it, by rate; empty where it was given.
     """
 
     model: IciiaClassifier
@@ -113,6 +123,8 @@ class Trained:
     best_epoch: int
     seconds: float
     steps: int
+    learning_rate: float
+    losses: Mapping[float, float] = field(default_factory=dict)
 
 
 def train_iciia(
@@ -137,33 +149,31 @@ def train_iciia(
     fabric = fabric or Devices(accelerator="cpu").launch()
     if recipe.windows_per_step % fabric.world_size:
         raise UsageError(
-            f"windows_per_step {recipe.windows_per_step} cannot be shared by {fabric.world_size} devices;"
-            " give a multiple"
+            f"windows_per_step {recipe.windows_per_step} is no multiple of the {fabric.world_size} devices"
         )
-    torch.manual_seed(recipe.seed)
-    model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
-    optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
-    wrapped, optimiser = fabric.setup(model, optimiser)
-    torch.manual_seed(recipe.seed * 1000 + fabric.global_rank)  # dropout differs between devices
+    if not recipe.learning_rate:
+        return _train_at_chosen_rate(train, validation, recipe, config, fabric, plain)
+    model, wrapped, optimiser = _start(train, config, recipe, fabric, plain)
     rng = np.random.default_rng(recipe.seed)
     length = _stream_length(train, config, recipe)
     # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
     held_out = windows(validation.table, min(length, common_length(validation.table)))
-    best, history, started = (
-        copy.deepcopy(model.state_dict()),
-        [accuracy(model, validation, held_out)],
-        time.monotonic(),
-    )
+    best, started = copy.deepcopy(model.state_dict()), time.monotonic()
+    history = [accuracy(model, validation, held_out)]
     best_epoch, steps, fixed = 0, 0, None if recipe.draw_again else windows(train.table, length)
-    what = (
-        f"iciia P={config.partitions}{'' if config.attention == 'full' else ' ' + config.attention} seed {recipe.seed}"
-    )
+    form = "" if config.attention == "full" else f" {config.attention}"
+    what = f"iciia P={config.partitions}{form} seed {recipe.seed}"
     log_metrics(what, 0, validation_accuracy=history[0])
     for epoch in track(range(1, recipe.epochs + 1), f"iciia P={config.partitions}", recipe.epochs):
         cut = _cut_again(train, length, recipe, rng) if fixed is None else rng.permutation(fixed)
-        loss, taken = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
-        steps += taken
-        _refuse_divergence(loss, epoch, config, train, recipe)
+        losses = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        loss, steps = sum(losses) / max(1, len(losses)), steps + len(losses)
+        if loss > 2 * guessing_loss(train.table):
+            raise DivergedError(
+                f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
+                f" {guessing_loss(train.table):.2f} by guessing. Nothing is saved. Leave out recipe.learning_rate"
+                f" ({recipe.learning_rate:g}), or give a third of it"
+            )
         history.append(accuracy(model, validation, held_out))
         log_metrics(what, epoch, loss=loss, validation_accuracy=history[-1])
         if history[-1] > history[best_epoch]:
@@ -171,15 +181,68 @@ def train_iciia(
         if epoch - best_epoch >= recipe.patience:
             break
     model.load_state_dict(best)
+    if model.iciia.unit != 1:
+        model.iciia.fold_unit()
     seconds = time.monotonic() - started
     say(
         f"iciia P={config.partitions} seed {recipe.seed}: validation {history[0]:.1%} -> {history[best_epoch]:.1%}"
         f" in epoch {best_epoch} of {len(history) - 1}, {seconds:.0f} s"
+        + ("" if best_epoch else "; no epoch is better than the start, which is kept")
     )
-    return Trained(model.to("cpu").eval(), history, best_epoch, seconds, steps)
+    return Trained(model.to("cpu").eval(), history, best_epoch, seconds, steps, recipe.learning_rate)
+
+
+def _start(
+    train: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any, plain: nn.Linear | None
+) -> tuple[IciiaClassifier, nn.Module, Any]:
+    """Return the untrained model, the same on this fabric, and its optimiser; a seed always gives the same."""
+    torch.manual_seed(recipe.seed)
+    model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
+    model.iciia.unit = 1.0 if config.attention == "alone" else root_mean_square(train)
+    optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
+    wrapped, optimiser = fabric.setup(model, optimiser)
+    torch.manual_seed(recipe.seed * 1000 + fabric.global_rank)  # dropout differs between devices
+    return model, wrapped, optimiser
+
+
+def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe: IciiaRecipe, *rest: Any) -> Trained:
+    """Train at the rate of a range test, or where that diverges later, at a third of it, and so on."""
+    config, fabric, plain = rest
+    length, rng = _stream_length(train, config, recipe), np.random.default_rng(recipe.seed)
+    most = len(_cut_once(train, length, recipe, rng)) // fabric.world_size * fabric.world_size
+    recipe = replace(recipe, windows_per_step=min(recipe.windows_per_step, max(fabric.world_size, most)))
+    cut = _cut_again(train, length, replace(recipe, steps_per_epoch=RANGE_STEPS), rng)
+    cut, losses = cut[: RANGE_STEPS * recipe.windows_per_step], {}
+    for rate in track(RATES, "learning rates", len(RATES)):
+        _, wrapped, optimiser = _start(train, config, replace(recipe, learning_rate=rate), fabric, plain)
+        found = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
+        last = torch.tensor(np.mean(found[-RANGE_STEPS // 3 :]))
+        losses[rate] = float(fabric.all_reduce(last, reduce_op="mean"))
+        good = min(losses.values()) * (1 + ALIKE)
+        if min([*losses.values()][-2:]) > good:
+            break  # lower rates only learn more slowly
+    rate = next((rate for rate, loss in losses.items() if loss <= good < math.inf), RATES[-1])
+    say(f"learning rate {rate:.3g}: " + ", ".join(f"loss {loss:.3g} at {one:.3g}" for one, loss in losses.items()))
+    while True:
+        try:
+            given = replace(recipe, learning_rate=rate)
+            return replace(train_iciia(train, validation, config, given, fabric, plain), losses=losses)
+        except DivergedError:
+            if rate < RATES[-1]:
+                raise
+            rate /= 3
+            say(f"training diverges later; it starts again with a learning rate of {rate:.3g}")
 
 
 def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
+    """Return windows (n, L) of ``steps_per_epoch`` steps or more."""
+    found = [_cut_once(train, length, recipe, rng)]
+    while sum(map(len, found)) < (recipe.steps_per_epoch or 0) * recipe.windows_per_step:
+        found.append(_cut_once(train, length, recipe, rng))
+    return np.concatenate(found)
+
+
+def _cut_once(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
     """Rows (n, L) of windows; pseudo-clients with random classes are dealt again for every epoch."""
     if recipe.deal_again and all(name.startswith(f"{DEALT}/") for name in set(train.table.client.tolist())):
         size = common_length(train.table)
@@ -194,8 +257,8 @@ def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.ra
 
 def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureCache, cut: np.ndarray, recipe: IciiaRecipe
-) -> tuple[float, int]:
-    """One pass over the windows. Returns the mean training loss, in nats, and the number of gradient steps."""
+) -> list[float]:
+    """Take one pass over the windows, and return the training loss of each step in nats; infinity ends it."""
     model.train()
     losses = []
     per_device = recipe.windows_per_step // fabric.world_size
@@ -209,25 +272,12 @@ def _epoch(
         loss = label_loss(model(features, valid)[valid], labels[valid])
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):
-            return math.inf, len(losses)
+            return [math.inf] * len(losses)
         optimiser.zero_grad(set_to_none=True)
         fabric.backward(loss)
         fabric.clip_gradients(model, optimiser, max_norm=recipe.clip_norm, error_if_nonfinite=False)
         optimiser.step()
-
-    return sum(losses) / max(1, len(losses)), len(losses)
-
-
-def _refuse_divergence(loss: float, epoch: int, config: IciiaConfig, train: FeatureCache, recipe: IciiaRecipe) -> None:
-    """Raises DivergedError where an epoch's loss is far above that of guessing, or not a number."""
-    guessing = guessing_loss(train.table)
-    if loss <= 2 * guessing:
-        return
-    raise DivergedError(
-        f"training with {config.partitions} partitions diverges: its loss in epoch {epoch} is {loss:.2f}, and"
-        f" {guessing:.2f} by guessing. Nothing is saved. Lower recipe.learning_rate ({recipe.learning_rate:g}) to a"
-        f" third or recipe.momentum ({recipe.momentum:g}) to 0, or raise recipe.windows_per_step"
-    )
+    return losses
 
 
 def _some_hidden(labels: Tensor) -> Tensor:
@@ -240,10 +290,7 @@ def _some_hidden(labels: Tensor) -> Tensor:
 def _stream_length(bank: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe) -> int:
     if config.attention != "causal":
         return config.window
-    length = max(config.window, min(recipe.stream, common_length(bank.table)))
-    if length < recipe.stream:
-        say(f"streams of {length} photos: most people have no more; {recipe.stream} teach a causal head better")
-    return length
+    return max(config.window, min(recipe.stream, common_length(bank.table)))
 
 
 def gather(bank: FeatureCache, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.documents import write_results
@@ -19,15 +20,14 @@ from refocus.cloud_train.evaluate.heads import (
     bundle_of,
     choose_targets,
     delivered_bundle_of,
-    delivered_variant,
     evaluate_run,
     never_worse,
     replay,
 )
 from refocus.cloud_train.evaluate.report import write_report
-from refocus.cloud_train.runs.iciia import Run
+from refocus.cloud_train.runs.iciia import Run, delivered_variant
 from refocus.edge.recognize.recognizer import Recognizer
-from refocus.export.program import load_checkpoint
+from refocus.export.program import Card, load_checkpoint, save_checkpoint
 from tests.tiny import STORED
 
 
@@ -203,8 +203,16 @@ def test_a_bundle_is_exported_once_per_checkpoint(tiny_run, bundle, monkeypatch)
     assert bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t")).manifest == bundle.manifest
 
 
-def heads(tmp_path, *names):
-    return [tmp_path / seed / f"{variant}.safetensors" for seed, variant in names]
+def heads(tmp_path, *names, **right):
+    """Checkpoints whose cards say how often what is delivered is right on validation people."""
+    found = []
+    for seed, variant in names:
+        path = tmp_path / seed / f"{variant}.safetensors"
+        chosen = {"choice": "head", "with_head": 1.0, "accuracy": {"head": right[variant]}} if right else None
+        card = Card(builder="iciia_head", config={}, labels=(), training={"delivery": chosen})
+        save_checkpoint(path, {"weight": torch.zeros(1)}, card)
+        found.append(path)
+    return found
 
 
 def test_a_seed_without_the_delivered_variant_is_named_not_a_crash(tmp_path):
@@ -222,6 +230,14 @@ def test_a_width_that_256_does_not_divide_can_be_evaluated_too(tmp_path):
     assert delivered_variant(residual, "run") == "iciia_t_residual"
 
 
+def test_the_head_that_serves_validation_people_best_is_delivered(tmp_path):
+    names = [("seed-0", "iciia_t"), ("seed-0", "iciia_b"), ("seed-0", "iciia_b_causal")]
+    better = heads(tmp_path, *names, iciia_t=0.7, iciia_b=0.71, iciia_b_causal=0.9)
+    assert delivered_variant(better, "run") == "iciia_b"
+    alike = heads(tmp_path, *names, iciia_t=0.7, iciia_b=0.7005, iciia_b_causal=0.9)
+    assert delivered_variant(alike, "run") == "iciia_t"
+
+
 def test_what_was_trained_is_recorded_per_bundle(results):
     assert results["bundles"][0]["iciia"]["attention"] == "full"
     assert results["bundles"][0]["recipe"]["seed"] == 0
@@ -230,7 +246,7 @@ def test_what_was_trained_is_recorded_per_bundle(results):
 def test_shares_and_head_are_judged_beside_the_original_on_the_same_people(results):
     ways = results["ways"]
     rows = {row["way"]: row for row in ways["rows"]}
-    assert [*rows] == ["original", "shares", "head", "both"]
+    assert [*rows] == ["original", "shares", "head", "uniform", "both"]
     assert rows["original"]["gain"]["mean"] == 0
     for row in rows.values():
         assert row["accuracy"] - rows["original"]["accuracy"] == pytest.approx(row["gain"]["mean"])

@@ -13,11 +13,13 @@ import torch
 from refocus.cloud_train.methods.iciia.delivery import (
     EXPONENTS,
     _best,
+    _doubt,
     calibrate_labels,
     choose_delivery,
     expected_of,
     logits_in_every_way,
     plain_logits,
+    uniform_attention,
 )
 from refocus.cloud_train.methods.iciia.programs import iciia_head
 from refocus.export import ExportSettings, export
@@ -214,3 +216,23 @@ def test_a_temperature_of_few_photos_or_of_none_is_not_calibrated():
     assert trained_temperature({"delivery": {**fitted, "calibrated_on": 64}}, several=True) == 1.5
     assert trained_temperature({"delivery": {**fitted, "calibrated_on": 63}}, several=False) is None
     assert trained_temperature({}, several=False) is None
+
+
+def test_the_control_attends_to_all_photos_alike_and_changes_nothing_else(head):
+    model = of_noise(head)
+    same = uniform_attention(model)
+    window = torch.randn(2, 5, model.personal.iciia.config.width)
+    valid = torch.tensor([[True] * 5, [False, False, True, True, True]])
+    weights = same.personal.last(window, valid)[1]
+    assert torch.allclose(weights, valid / valid.sum(1, keepdim=True))
+    assert not torch.allclose(model.personal.last(window, valid)[1], weights, atol=0.01)
+    kept = {name: value for name, value in model.state_dict().items() if "qkv" not in name}
+    assert all(torch.equal(same.state_dict()[name], value) for name, value in kept.items())
+
+
+def test_a_gain_that_only_one_of_several_people_has_is_not_delivered():
+    one = [{"plain": np.zeros(4), "head": np.full(4, float(person == 0))} for person in range(4)]
+    assert _doubt(one, "head") == pytest.approx(np.mean([person["head"].mean() for person in one]))
+    most = [{"plain": np.zeros(4), "head": np.ones(4)} for _ in range(4)]
+    assert _doubt(most, "head") == pytest.approx(0.5)
+    assert _doubt(one, "plain") == 0

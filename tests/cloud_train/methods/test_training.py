@@ -32,7 +32,7 @@ from refocus.cloud_train.methods.iciia.train import (
     train_iciia,
 )
 from refocus.cloud_train.methods.iciia.train_gate import GateRecipe
-from refocus.cloud_train.runs.iciia import Run, advice_on
+from refocus.cloud_train.runs.iciia import Run
 from refocus.edge.errors import PhotoError
 from refocus.edge.photos.preprocess import preprocess
 from refocus.export.program import SIGNATURE, weights_hash
@@ -227,7 +227,7 @@ def test_one_person_with_few_photos_does_not_shorten_everybodys_windows():
     others = np.flatnonzero(validation.table.client != validation.table.client[0])
     short = validation.rows(np.append(others, [0, 1]))
     assert common_length(short.table) == 16
-    recipe = IciiaRecipe(learning_rate=0.0, epochs=1)
+    recipe = IciiaRecipe(learning_rate=1e-9, epochs=1)
     judged = []
     from refocus.cloud_train.methods.iciia import train as module
 
@@ -249,7 +249,7 @@ def test_windows_that_devices_cannot_share_are_refused():
     class Three:
         world_size = 3
 
-    with pytest.raises(UsageError, match="windows_per_step 4 cannot be shared by 3 devices"):
+    with pytest.raises(UsageError, match="windows_per_step 4 is no multiple of the 3 devices"):
         train_iciia(toy_bank(0, "train", 4), toy_bank(1, "validation", 2), CONFIG,
                     IciiaRecipe(windows_per_step=4), Three())  # fmt: skip
 
@@ -259,7 +259,7 @@ def test_the_best_epoch_is_kept_not_the_last(trained):
 
 
 def test_training_stops_when_validation_no_longer_improves():
-    recipe = IciiaRecipe(learning_rate=0.0, epochs=50, patience=3)
+    recipe = IciiaRecipe(learning_rate=1e-9, epochs=50, patience=3)
     result = train_iciia(toy_bank(0, "train", 4), toy_bank(1, "validation", 2), CONFIG, recipe)
     assert len(result.validation) == 4
     assert result.best_epoch == 0
@@ -295,19 +295,6 @@ def test_clients_with_too_few_photos_are_an_error():
 )  # fmt: skip
 def test_the_warm_up_is_the_shortest_history_that_never_loses_afterwards(personal, warm_up):
     assert choose_warm_up({k: (0.5, value) for k, value in personal.items()}, window=8) == warm_up
-
-
-@pytest.mark.parametrize(
-    ("classifier", "personal", "advised"),
-    [("own", 0.6, True), ("own", 0.8, False), ("residual", 0.6, False), ("shared", 0.6, False)],
-)
-def test_a_head_that_stays_behind_the_plain_classifier_comes_with_advice(classifier, personal, advised):
-    found = advice_on({0: (0.7, 0.9), 15: (0.7, personal)}, classifier)
-    assert ("even after 15 photos (60.0% against 70.0%)" in found and "residual" in found) is advised
-
-
-def test_no_photos_to_judge_by_are_no_reason_for_advice():
-    assert advice_on({}, "own") == ""
 
 
 TWO_PROCESSES = """
@@ -458,3 +445,62 @@ def test_gate_clients_teach_nothing_but_the_gate(tiny_run):
     assert {str(s): int((table.split == s).sum()) for s in np.unique(table.split)} == {
         "train": 96 * 32, "validation": 6 * 32, "gate": 8 * 32, "test": 6 * 32,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("window", "photos", "found"), [(0, 10, 10), (0, 200, 16), (0, 1, 2), (16, 10, 16), (3, 10, 3)]
+)
+def test_a_window_that_was_not_given_fits_the_photos_of_half_of_the_people(window, photos, found):
+    block = IciiaConfig(layers=0, window=window, partitions=4).on(16, glyphs=False, photos=photos)
+    assert (block.window, block.layers) == (found, 3)
+    with pytest.raises(UsageError, match="window must be at least 1"):
+        replace(block, window=0)
+
+
+@pytest.fixture(scope="module")
+def at_chosen_rates():
+    """Heads without a given learning rate, for features that differ in scale alone."""
+    recipe = IciiaRecipe(learning_rate=0.0, momentum=0.9, windows_per_step=4, epochs=12)
+    banks = toy_bank(0, "train", 32), toy_bank(1, "validation")
+    scaled = ([replace(bank, features=bank.features * scale) for bank in banks] for scale in (0.125, 1.0, 128.0))
+    return [train_iciia(*both, CONFIG, recipe) for both in scaled]
+
+
+def test_a_learning_rate_is_chosen_by_losses_on_training_people_and_teaches(at_chosen_rates):
+    found = at_chosen_rates[1]
+    assert found.losses[found.learning_rate] <= 1.02 * min(found.losses.values())
+    assert found.validation[found.best_epoch] > found.validation[0] + 0.2
+
+
+def test_features_of_any_scale_train_alike(at_chosen_rates):
+    small, middle, large = at_chosen_rates
+    assert small.learning_rate == middle.learning_rate == large.learning_rate
+    assert small.validation == middle.validation == large.validation
+    window, valid = torch.from_numpy(toy_bank(2, "test").take(np.arange(8)))[None], torch.ones(1, 8, dtype=torch.bool)
+    expected = middle.model.last(window, valid)[0]
+    for scale, found in ((0.125, small), (128.0, large)):
+        assert torch.allclose(found.model.last(window * scale, valid)[0], expected, atol=0.05)
+
+
+def test_a_chosen_rate_that_diverges_later_is_lowered(monkeypatch):
+    from refocus.cloud_train.methods.iciia import train as module
+
+    rates, original = [], module.train_iciia
+
+    def diverging(train, validation, config, recipe, *rest):
+        rates.append(recipe.learning_rate)
+        if recipe.learning_rate > 0.05:
+            raise module.DivergedError("diverges")
+        return original(train, validation, config, recipe, *rest)
+
+    monkeypatch.setattr(module, "train_iciia", diverging)
+    recipe = IciiaRecipe(learning_rate=0.0, momentum=0.9, windows_per_step=4, epochs=1)
+    found = original(toy_bank(0, "train", 8), toy_bank(1, "validation", 4), CONFIG, recipe)
+    assert rates == [found.learning_rate * 3**n for n in reversed(range(len(rates)))]
+    assert found.learning_rate < 0.05
+
+
+def test_people_with_few_photos_are_cut_again_until_an_epoch_has_steps_enough():
+    recipe = IciiaRecipe(learning_rate=1e-9, windows_per_step=4, steps_per_epoch=5, epochs=2)
+    found = train_iciia(toy_bank(0, "train", 2), toy_bank(1, "validation", 2), CONFIG, recipe)
+    assert found.steps == 10

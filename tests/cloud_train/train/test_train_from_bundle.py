@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from refocus.benchmarks.measure.accuracy import read_labelled, without_training_photos
-from refocus.cloud_train.errors import UsageError
+from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.runs.iciia import DataConfig, Run, RunConfig
 from refocus.cloud_train.train import IciiaSettings, train_iciia
 from refocus.edge.bundle import load_bundle, photo_hash, upgrade, write_manifest
@@ -223,3 +223,32 @@ def test_a_real_network_becomes_personal_on_real_photos(refocus, real_data, tmp_
     photo = next((tmp_path / "run" / "parity").glob("*/*.*"))
     done = refocus("recognize", tmp_path / "bundle", photo, "--profiles", tmp_path / "profiles", "--json")
     assert json.loads(done.stdout)[0]["answer"][0][1] > 0
+
+
+def test_ten_photos_a_person_train_with_defaults_and_the_run_says_what_it_chose(
+    network_bundle, people, tmp_path, train
+):
+    """The default window of 16 photos would fit none of these people."""
+    out = tmp_path / "run"
+    train("iciia", out, "--from", network_bundle.folder, "--data", people, "--set", "recipe.epochs=3")
+    heads, text = Run(out).heads(), (out / "run.toml").read_text()
+    assert [head.stem for head in heads] == ["iciia_b", "iciia_t"]
+    for head in heads:
+        card = load_checkpoint(head).card
+        assert card.config["iciia"]["window"] == 10
+        assert card.training["learning_rate"] > 0
+        assert f"seed-0/{head.stem}: block.window = 10 (0: " in text
+    assert "validation people are served best by iciia_" in text
+    before = [head.read_bytes() for head in heads]
+    train("iciia", out, "--config", out / "run.toml")
+    assert [head.read_bytes() for head in heads] == before
+    assert (out / "run.toml").read_text() == text
+
+
+def test_a_window_that_was_given_and_does_not_fit_is_an_error_before_features_are_extracted(
+    network_bundle, people, tmp_path, train
+):
+    asked = "--from", network_bundle.folder, "--data", people, "--set", "block.window=16"
+    with pytest.raises(DataError, match=r"no client has 16 photos; make block\.window shorter"):
+        train("iciia", tmp_path / "run", *asked)
+    assert not (tmp_path / "run").exists()
