@@ -28,6 +28,7 @@ from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, LabelShares, label_set, sigmoid
 from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path
+from refocus.edge.recognize.rejection import rejection_threshold
 from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ __all__ = [
     "processor",
     "profile_path",
     "read_choice",
+    "rejection_threshold",
     "sigmoid",
     "softmax",
 ]

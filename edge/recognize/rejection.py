@@ -19,7 +19,7 @@ _MARGIN = 1e-3  # of the score, for runtimes that round
 FEWEST_LABELLED = 64  # photos with labels that take the place of the probabilities of being correct
 
 
-def threshold(logits: np.ndarray, labels: Sequence[str | None], names: Sequence[str]) -> float:
+def rejection_threshold(logits: np.ndarray, labels: Sequence[str | None], names: Sequence[str]) -> float:
     """Return the score that all but ``MARKED`` of the correct answers reach.
 
     Args:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from refocus.edge.bundle import Head
-from refocus.edge.recognize.rejection import threshold
+from refocus.edge.recognize import rejection_threshold
 from refocus.export.bundle.class_shares import first_of_each
 from refocus.export.parity.parity import Reference
 
@@ -24,4 +24,4 @@ def with_rejection(head: Head, reference: Reference) -> Head:
         return head
     photos = dict(first_of_each((step.path, step.label) for step in reference.steps))
     logits = np.stack([reference.answers[row].outputs["plain_logits"] for row in photos]).astype(np.float64)
-    return msgspec.structs.replace(head, rejection=threshold(logits, [*photos.values()], head.labels))
+    return msgspec.structs.replace(head, rejection=rejection_threshold(logits, [*photos.values()], head.labels))

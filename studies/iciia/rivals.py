@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.methods.iciia.delivery import calibrate, plain_logits
-from refocus.edge.recognize import ClassShares, ShareSettings
-from refocus.edge.recognize.rejection import threshold
+from refocus.edge.recognize import ClassShares, ShareSettings, rejection_threshold
 from studies.iciia.labelled_baselines import (
     LabelledRecipe,
     Split,
@@ -100,7 +99,10 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
         plain, validation = bench.prepared.plain, bench.split("validation")
         known = plain_logits(plain, validation)
         temperature = calibrate(known, validation.table.label)
-        settings, rejection = ShareSettings(temperature=temperature), threshold(known, [None] * len(known), ())
+        settings, rejection = (
+            ShareSettings(temperature=temperature),
+            rejection_threshold(known, [None] * len(known), ()),
+        )
         logits, shares = plain_logits(plain, test), ClassShares(settings, plain.out_features, rejection=rejection)
         windows, clients = targets_of(test, bench.targets_per_client, bench.history)
         right: dict[str, list[bool]] = {"plain": [], "personal": []}

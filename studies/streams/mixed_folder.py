@@ -22,8 +22,7 @@ from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.delivery import calibrate
-from refocus.edge.recognize import ClassShares, ShareSettings
-from refocus.edge.recognize.rejection import threshold
+from refocus.edge.recognize import ClassShares, ShareSettings, rejection_threshold
 from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Cell, ExperimentPage, Needs, Row, Study, shown_of
 from studies.streams.rolls.points import limited, part_of
@@ -160,7 +159,7 @@ def evaluate_cell(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) 
     known = given.logits[given.calibrates]
     label = given.correct[given.calibrates].argmax(1)
     temperature = calibrate(known, label) if cell["temperature"] == "fitted" else 1.0
-    rejection = threshold(known, [str(number) for number in label], [*map(str, range(known.shape[1]))])
+    rejection = rejection_threshold(known, [str(number) for number in label], [*map(str, range(known.shape[1]))])
     state = ClassShares(ShareSettings(temperature=temperature), known.shape[1], rejection=rejection)
     found: dict[str, list[tuple[int, int, bool, bool, bool]]] = {}
     for number in range(settings.folders):

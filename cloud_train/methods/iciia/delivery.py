@@ -31,9 +31,9 @@ from refocus.edge.recognize import (
     ShareAnswer,
     ShareSettings,
     beside_head,
+    rejection_threshold,
     sigmoid,
 )
-from refocus.edge.recognize.rejection import threshold
 
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
 CLOSE = 0.001  # of accuracy: what people cannot tell
@@ -225,7 +225,7 @@ def logits_in_every_way(
     """
     several = bank.table.several
     settings = ShareSettings(temperature=temperature, gated=gated, base=base)
-    least: dict[str, Any] = {} if several else {"rejection": threshold(plain, [None] * len(plain), ())}
+    least: dict[str, Any] = {} if several else {"rejection": rejection_threshold(plain, [None] * len(plain), ())}
     shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features, **least)
     both = head, uniform_attention(head)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]

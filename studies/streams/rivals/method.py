@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from refocus.edge.recognize.rejection import threshold
+from refocus.edge.recognize import rejection_threshold
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Knowledge:
     def rejection(self) -> float:
         """Return the threshold of an export without labelled photos."""
         photos = len(self.validation)
-        return threshold(self.validation, [None] * photos, ()) if photos else -math.inf
+        return rejection_threshold(self.validation, [None] * photos, ()) if photos else -math.inf
 
 
 class StreamMethod(Protocol):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from refocus.edge.recognize.rejection import FEWEST_LABELLED, threshold
+from refocus.edge.recognize.rejection import FEWEST_LABELLED, rejection_threshold
 
 NAMES = ("a", "b", "c")
 
@@ -20,7 +20,7 @@ def score(given):
 def test_one_correct_answer_in_twenty_is_below_the_threshold():
     labels = np.random.default_rng(1).integers(0, 3, 400)
     given = logits(labels, 400)
-    found = threshold(given, [NAMES[label] for label in labels], NAMES)
+    found = rejection_threshold(given, [NAMES[label] for label in labels], NAMES)
     correct = given.argmax(1) == labels
     assert np.mean(score(given)[correct] < found) == pytest.approx(0.05, abs=0.01)
 
@@ -29,34 +29,34 @@ def test_without_labels_a_photo_counts_with_its_probability_of_being_correct():
     labels = np.random.default_rng(2).integers(0, 3, 2000)
     given = np.log(np.random.default_rng(3).dirichlet([1, 1, 1], 2000))  # labels drawn from them: calibrated
     labels = np.array([np.random.default_rng(i).choice(3, p=np.exp(row)) for i, row in enumerate(given)])
-    with_labels = threshold(given, [NAMES[label] for label in labels], NAMES)
-    assert threshold(given, [None] * 2000, NAMES) == pytest.approx(with_labels, abs=0.05)
+    with_labels = rejection_threshold(given, [NAMES[label] for label in labels], NAMES)
+    assert rejection_threshold(given, [None] * 2000, NAMES) == pytest.approx(with_labels, abs=0.05)
 
 
 def test_few_labels_do_not_decide():
     given = logits(np.zeros(200, dtype=int))
     few = ["a"] * (FEWEST_LABELLED - 1) + [None] * (201 - FEWEST_LABELLED)
-    assert threshold(given, few, NAMES) == threshold(given, [None] * 200, NAMES)
+    assert rejection_threshold(given, few, NAMES) == rejection_threshold(given, [None] * 200, NAMES)
 
 
 def test_labels_of_none_of_the_classes_do_not_count():
     given = logits(np.zeros(200, dtype=int))
-    assert threshold(given, ["dog"] * 200, NAMES) == threshold(given, [None] * 200, NAMES)
+    assert rejection_threshold(given, ["dog"] * 200, NAMES) == rejection_threshold(given, [None] * 200, NAMES)
 
 
 def test_a_classifier_that_is_never_correct_gets_a_threshold_nevertheless():
     given = logits(np.zeros(200, dtype=int), sharpness=9.0)
     wrong = [NAMES[(number + 1) % 3] for number in given.argmax(1)]
-    assert np.isfinite(threshold(given, wrong, NAMES))
+    assert np.isfinite(rejection_threshold(given, wrong, NAMES))
 
 
 def test_the_temperature_does_not_change_which_photos_are_marked():
     given = logits(np.zeros(200, dtype=int))
     for temperature in (0.5, 3.0):
-        marked = score(given / temperature) < threshold(given / temperature, [None] * 200, NAMES)
+        marked = score(given / temperature) < rejection_threshold(given / temperature, [None] * 200, NAMES)
         assert 0 < marked.mean() < 0.15
 
 
 def test_a_saturated_classifier_does_not_mark_all_of_its_correct_answers():
     given = 40.0 * np.eye(3)[np.zeros(200, dtype=int)]
-    assert not (score(given) < threshold(given, ["a"] * 200, NAMES)).any()
+    assert not (score(given) < rejection_threshold(given, ["a"] * 200, NAMES)).any()
