@@ -59,7 +59,8 @@ def _default(given: Mapping[str, Any]) -> IciiaSettings:
         )
         settings = replace(settings, data=data, backbone=CLIP_BACKBONE, arguments=CLIP_ARGUMENTS, frames=clips.FRAMES)
         return replace(settings, encoder=EncoderRecipe(epochs=6, batch=32), recipe=IciiaRecipe(0.05, 0.9, 16, 12))
-    recipe = IciiaRecipe(0.0, 0.9, 16, epochs=500, clip_norm=1.0, steps_per_epoch=5)
+    steps = None if section(given, "recipe").get("learning_rate") else 5  # as run.toml of a given rate states none
+    recipe = IciiaRecipe(0.0, 0.9, 16, epochs=500, clip_norm=1.0, steps_per_epoch=steps)
     partitions = () if "partitions" in section(given, "block") else (TINY, 0)
     return replace(settings, partitions=partitions, recipe=recipe)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
 from refocus.cloud_train.data.label_loss import label_loss
-from refocus.cloud_train.data.table import PhotoTable, foreigners_of
+from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.methods.iciia.block import IciiaClassifier
@@ -81,7 +81,9 @@ def draw_windows(
     homes = [table.home(rows) for rows in people]
     windows = []
     for person, rows in enumerate(people):
-        others = foreigners_of(homes, person)
+        others = [n for n, home in enumerate(homes) if home != homes[person]] or [
+            n for n in range(len(people)) if n != person
+        ]
         for position in rng.integers(longest, len(rows), per_client):
             if content == "own":
                 past = rows[position - longest : position]
