@@ -125,7 +125,8 @@ def test_a_backbone_for_real_photos_needs_weights(assert_one_clear_line, refocus
 
 
 def test_a_file_where_a_folder_should_be_is_one_clear_line(assert_one_clear_line, refocus, tiny_run, photo_file):
-    assert_one_clear_line(refocus("export", tiny_run.head_path(0, "iciia_t"), "--out", photo_file), "is not a bundle")
+    asked = "export", tiny_run.head_path(0, "iciia_t"), "--personalise", "head", "--out", photo_file
+    assert_one_clear_line(refocus(*asked), "is not a bundle")
     assert_one_clear_line(refocus("train", "iciia", photo_file / "run"), "check the path")
 
 
