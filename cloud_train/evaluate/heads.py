@@ -545,7 +545,7 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
 
 
 def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
-    """Compare the plain classifier, class shares, the head, its control and both.
+    """Compare the classifier, class shares, the head, its control and both.
 
     All are evaluated on test people with the temperature and the exponent that validation people chose. Intervals are
     over people, each with the mean over seeds.
