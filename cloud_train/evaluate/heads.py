@@ -561,10 +561,8 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
     bank, history, chosen = run.bank(run.backbone()).of_split("test"), max(d["history"] for d in deliveries), []
     for head, delivery in zip(loaded, deliveries, strict=True):
         chosen.append(delivery["choice"])
-        whole, asked = (
-            iciia_head(head),
-            (history, delivery["temperature"], targets_per_client, delivery.get("gated", False)),
-        )
+        whole = iciia_head(head)
+        asked = history, delivery["temperature"], targets_per_client, delivery.get("gated", False)
         right = right_answers(logits_in_every_way(whole, bank, plain_logits(whole.plain, bank), *asked))
         keys = {"original": "plain", "both": str(delivery["with_head"])}
         for name in ("original", "shares", "head", "uniform", "both"):

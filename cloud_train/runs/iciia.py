@@ -30,22 +30,11 @@ import torch
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights, stated_side
-from refocus.cloud_train.backbones.bundle_encoder import (
-    BUILDER,
-    COPY,
-    BundleBackbone,
-    bundle_backbone,
-    keep_bundle,
-)
+from refocus.cloud_train.backbones.bundle_encoder import BUILDER, COPY, BundleBackbone, bundle_backbone, keep_bundle
 from refocus.cloud_train.backbones.clip import BUILDER as CLIP_BUILDER
 from refocus.cloud_train.backbones.clip import ClipBackbone, Pooling, over_frames
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
-from refocus.cloud_train.backbones.pretrain import (
-    GLYPH_BACKBONE,
-    GLYPH_PREPROCESSING,
-    EncoderRecipe,
-    train_encoder,
-)
+from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs, moving_glyphs
 from refocus.cloud_train.data.partitions import DEALT, by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.sources import load_source

@@ -27,14 +27,7 @@ from refocus.cloud_train.data.table import foreigners_of
 from refocus.cloud_train.methods.iciia.block import IntraClientAttention
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.methods.iciia.train import spread
-from refocus.edge.recognize import (
-    ClassShares,
-    LabelShares,
-    ShareAnswer,
-    ShareSettings,
-    beside_head,
-    sigmoid,
-)
+from refocus.edge.recognize import ClassShares, LabelShares, ShareAnswer, ShareSettings, beside_head, sigmoid
 from refocus.edge.recognize.rejection import threshold
 
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
