@@ -20,13 +20,7 @@ from refocus.benchmarks.document.schema import BARE, GROUP, Conditions, Counted,
 from refocus.benchmarks.rows import cold_start
 from refocus.benchmarks.rows.personal import CONDENSED
 from refocus.benchmarks.rows.recorder import Rows
-from refocus.benchmarks.rows.saved_program import (
-    Action,
-    SavedProgram,
-    condensing_of,
-    load_saved,
-    read_pair,
-)
+from refocus.benchmarks.rows.saved_program import Action, SavedProgram, condensing_of, load_saved, read_pair
 
 # Programs whose memory is measured, and how often each is started for its rows of a start; 0: once, for memory alone.
 STARTED = {BARE: 5, "iciia_t": 0, "iciia_t_streaming": 0, "iciia_t_native": 0, "iciia_t_native_streaming": 0}

@@ -284,10 +284,6 @@ def calibrate_statistics(network: nn.Module, pixels: torch.Tensor) -> None:
     network.eval()
 
 
-def one_line(text: str) -> str:
-    return " ".join(text.replace("|", "/").replace("<", "(").replace(">", ")").split())[:300]
-
-
 if __name__ == "__main__":
     _row = try_one(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
     sys.stdout.write(json.dumps(asdict(_row)) + "\n")

@@ -232,10 +232,23 @@ def _draw_photo(seed: int, person: int, index: int) -> np.ndarray:
     # Photo pixel -> letter pixel: slant, then a small turn and scale, all around the centre.
     turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     matrix = turn @ np.array([[1.0, hand.slant], [0.0, 1.0]]) / scale
+    return draw_letter(LETTERS[label], hand, matrix, shift, rng)
+
+
+def draw_letter(letter: str, hand: Hand, matrix: np.ndarray, shift: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw a letter on noisy paper as RGB (SIZE, SIZE, 3) uint8.
+
+    Args:
+        letter: the letter.
+        hand: font, weight, colours and noise.
+        matrix: (2, 2), from pixels of the picture to those of the upright letter.
+        shift: (2,) pixels from the centre of the picture to that of the letter.
+        rng: draws the noise.
+    """
     offset = np.full(2, SIZE / 2) - matrix @ (np.full(2, SIZE / 2) + shift)
     coefficients = (*matrix[0], offset[0], *matrix[1], offset[1])
-    letter = _small_letter(LETTERS[label], hand.font, hand.weight)
-    bent = letter.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
+    upright = _small_letter(letter, hand.font, hand.weight)
+    bent = upright.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
     coverage = np.asarray(bent, dtype=np.float64)[..., None] / 255
     pixels = hand.paper + coverage * (hand.ink - hand.paper) + rng.normal(0, hand.noise, (SIZE, SIZE, 1))
     return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from refocus.cloud_train.data.glyphs import OVERSAMPLING, SCRIPTS, SIZE, Hand, hand_of, letter_mask
+from refocus.cloud_train.data.glyphs import SCRIPTS, draw_letter, hand_of
 from refocus.cloud_train.data.table import SPLITS, PhotoTable, assert_clients_never_meet
 from refocus.cloud_train.errors import DataError
 
@@ -130,7 +130,7 @@ def draw_clip(seed: int, person: int, index: int) -> np.ndarray:
             place = place + phase * habit.distance * _turned(tilt) @ np.array(_DIRECTIONS[motion], dtype=float)
         else:
             turned += phase * habit.turn * (1 if motion == "clockwise" else -1)
-        frames.append(_draw_frame(letter, hand, place, turned, rng))
+        frames.append(draw_letter(letter, hand, _turned(-turned) / SCALE, place, rng))
     return np.stack(frames)
 
 
@@ -146,20 +146,3 @@ def _clip_rng(seed: int, person: int, index: int) -> tuple[int, np.random.Genera
 def _turned(angle: float) -> np.ndarray:
     """Rotation by an angle, clockwise where y goes down."""
     return np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-
-
-def _draw_frame(letter: str, hand: Hand, place: np.ndarray, angle: float, rng: np.random.Generator) -> np.ndarray:
-    """The letter on noisy paper, (SIZE, SIZE, 3) uint8: its centre ``place`` pixels from that of the frame, turned."""
-    matrix = _turned(-angle) / SCALE  # frame pixel -> letter pixel
-    offset = np.full(2, SIZE / 2) - matrix @ (np.full(2, SIZE / 2) + place)
-    coefficients = (*matrix[0], offset[0], *matrix[1], offset[1])
-    mask = _small_letter(letter, hand.font, hand.weight)
-    bent = mask.transform((SIZE, SIZE), Image.Transform.AFFINE, coefficients, Image.Resampling.BICUBIC)
-    coverage = np.asarray(bent, dtype=np.float64)[..., None] / 255
-    pixels = hand.paper + coverage * (hand.ink - hand.paper) + rng.normal(0, hand.noise, (SIZE, SIZE, 1))
-    return np.clip(np.rint(pixels), 0, 255).astype(np.uint8)
-
-
-@functools.lru_cache(maxsize=8192)  # 1 kB each
-def _small_letter(letter: str, font: str, weight: int) -> Image.Image:
-    return Image.fromarray(letter_mask(letter, font, weight)).reduce(OVERSAMPLING)

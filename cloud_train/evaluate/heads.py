@@ -545,7 +545,7 @@ def _stream(test: PhotoTable, answers: dict[str, list[Answer]]) -> dict[str, flo
 
 
 def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str, Any] | None:
-    """Compare the plain classifier, class shares, the head, its control and both.
+    """Compare the classifier, class shares, the head, its control and both.
 
     All are evaluated on test people with the temperature and the exponent that validation people chose. Intervals are
     over people, each with the mean over seeds.
@@ -561,10 +561,8 @@ def _ways(run: Run, heads: Sequence[Path], targets_per_client: int) -> dict[str,
     bank, history, chosen = run.bank(run.backbone()).of_split("test"), max(d["history"] for d in deliveries), []
     for head, delivery in zip(loaded, deliveries, strict=True):
         chosen.append(delivery["choice"])
-        whole, asked = (
-            iciia_head(head),
-            (history, delivery["temperature"], targets_per_client, delivery.get("gated", False)),
-        )
+        whole = iciia_head(head)
+        asked = history, delivery["temperature"], targets_per_client, delivery.get("gated", False)
         right = right_answers(logits_in_every_way(whole, bank, plain_logits(whole.plain, bank), *asked))
         keys = {"original": "plain", "both": str(delivery["with_head"])}
         for name in ("original", "shares", "head", "uniform", "both"):

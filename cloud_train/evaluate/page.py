@@ -109,12 +109,6 @@ def judged_people(document: Document) -> str:
     return str(document["data"].get("people", "people"))
 
 
-def data_line(document: Document) -> str:
-    """Describe the source of the photos."""
-    data = document["data"]
-    return f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`)"
-
-
 def seeds_line(document: Document) -> str:
     """Return the seeds of a document as text."""
     return f"seeds {', '.join(map(str, document['seeds']))}"
@@ -153,7 +147,7 @@ class StudyPage:
     Attributes:
         title: title of its section.
         columns: columns of its table, or a function of the document that returns them.
-        about: describes the measurement; the text continues :func:`data_line`.
+        about: describes the measurement; the text continues a line on the source of the photos.
         plot: returns the PNG of a study that is more than a table, otherwise None.
         orders: columns of the table of the papers' orders, if the document has one.
         plotted: field that the chart shows; a document without it has no chart.
@@ -170,10 +164,6 @@ class StudyPage:
         """Return the header and rows as text; differences are in points."""
         columns = self.columns(document) if callable(self.columns) else self.columns
         return table(columns, document["rows"])
-
-    def has_plot(self, document: Document) -> bool:
-        """Return whether this document has a chart, without drawing it."""
-        return self.plot is not no_plot and self.plotted in document
 
     def more(self, document: Document) -> Sequence[tuple[str, Table]]:
         """Return titled tables to show before the table of all rows."""

@@ -33,12 +33,6 @@ from refocus.edge.pages import data_uri
 
 STUDIES: Mapping[str, StudyPage] = clients.PAGES | bank_replay.PAGES | self_improvement.PAGES
 MOST_PRINTED = 40  # rows of a study whose other tables sum them up; longer ones are for the results page
-DELIVERED = {
-    "plain": "the original backbone",
-    "shares": "class shares",
-    "head": "the head behind its gate",
-    "both": "the head behind its gate and class shares",
-}
 COLOURS = {"original": GREY, "iciia_b": "#b45309", "iciia_t": BLUE, "delivered": GREEN}
 ReadPhoto = Callable[[str], bytes]
 

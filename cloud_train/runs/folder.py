@@ -98,9 +98,11 @@ KEPT = ("features",)  # by their content: whatever the settings, they are found 
 def same_photos(
     folder: Path, fingerprint: str, what: str = "other photos, labels, people or splits", made: Iterable[Path] = ()
 ) -> None:
-    """Notes of which photos, labels, people and splits a run is.
+    """Note which photos, labels, people and splits a run has.
 
     Args:
+        folder: of the run.
+        fingerprint: digest of photos, labels, people and splits.
         what: others are called in the error.
         made: what was made of them so far; where none of it is there, others may take their place. Default: they may
             not.
@@ -117,9 +119,12 @@ def same_photos(
 
 
 def same_inputs(folder: Path, inputs: Mapping[str, str], made: Iterable[Path] = ()) -> bool:
-    """Notes what else a run was made of than :func:`same_photos` tells: contents of photos, weights, descriptions.
+    """Note the inputs of a run that :func:`same_photos` does not cover.
+
+    These are contents of photos, weights and descriptions.
 
     Args:
+        folder: of the run.
         inputs: a digest of each, by what it is called in the error.
         made: what was made of them so far; where none of it is there, others may take their place.
 

@@ -1,4 +1,4 @@
-"""A run: a folder in which one study is prepared, trained and evaluated, each step once.
+"""Prepare, train and evaluate one study in a folder, each step once.
 
     RUN/run.json                      what was asked for
     RUN/run.toml                      all settings of the command: ``--config RUN/run.toml`` repeats it
@@ -30,22 +30,11 @@ import torch
 from torch import nn
 
 from refocus.cloud_train.backbones.backbone import Backbone, classes_in, create_backbone, load_weights, stated_side
-from refocus.cloud_train.backbones.bundle_encoder import (
-    BUILDER,
-    COPY,
-    BundleBackbone,
-    bundle_backbone,
-    keep_bundle,
-)
+from refocus.cloud_train.backbones.bundle_encoder import BUILDER, COPY, BundleBackbone, bundle_backbone, keep_bundle
 from refocus.cloud_train.backbones.clip import BUILDER as CLIP_BUILDER
 from refocus.cloud_train.backbones.clip import ClipBackbone, Pooling, over_frames
 from refocus.cloud_train.backbones.feature_cache import FeatureCache, extract
-from refocus.cloud_train.backbones.pretrain import (
-    GLYPH_BACKBONE,
-    GLYPH_PREPROCESSING,
-    EncoderRecipe,
-    train_encoder,
-)
+from refocus.cloud_train.backbones.pretrain import GLYPH_BACKBONE, GLYPH_PREPROCESSING, EncoderRecipe, train_encoder
 from refocus.cloud_train.data import glyphs, moving_glyphs
 from refocus.cloud_train.data.partitions import DEALT, by_parent, dirichlet, disjoint_classes, natural, random_classes
 from refocus.cloud_train.data.sources import load_source
@@ -131,7 +120,7 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What ``run.json`` holds: everything the encoder and the feature bank depend on.
+    """Hold the content of ``run.json``: inputs of encoder and feature bank.
 
     Attributes:
         data: the photos, and who has which.
@@ -167,7 +156,9 @@ Split = Callable[[PhotoTable, dict[str, float], int], PhotoTable]  # table, shar
 
 
 def source_table(config: DataConfig) -> PhotoTable:
-    """The photos as their source has them, with the people and splits that it names alone.
+    """Return the photos as their source has them.
+
+    People and splits are those that the source alone names.
 
     Raises:
         DataError, UsageError: the source or its columns do not allow what is asked.
@@ -261,7 +252,10 @@ def _deal(config: DataConfig, table: PhotoTable) -> np.ndarray:
 
 
 def _refuse_several(config: DataConfig, table: PhotoTable) -> None:
-    """Raises DataError where pseudo-people are to be dealt by class and photos have several labels."""
+    """Raise DataError if photos with several labels are dealt by class.
+
+    Pseudo-people cannot be dealt by class from such photos.
+    """
     if table.several:
         raise DataError(
             f"--data {config.source} names no clients in a column '{config.client_column}', and photos with several"
@@ -272,14 +266,20 @@ def _refuse_several(config: DataConfig, table: PhotoTable) -> None:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the heads of a run are trained on: the frozen backbone, its features, and the plain classifier."""
+    """Hold the training inputs of a run's heads.
+
+    The frozen backbone, its features, and the plain classifier.
+    """
 
     backbone: Backbone
     bank: FeatureCache
     plain: nn.Linear
 
     def facts(self) -> str:
-        """Number of people and photos, accuracy of the plain classifier, and classes that no training photo has."""
+        """Return the counts of people and photos, and the plain accuracy.
+
+        Also the classes that no training photo has.
+        """
         parts = {split: self.bank.of_split(split) for split in ("train", "validation", "test")}
         train, validation, test = parts.values()
         people = {split: len(np.unique(part.table.client)) for split, part in parts.items()}
@@ -370,7 +370,10 @@ class Run:
         save_settings(self.folder / "run.json", self.config)
 
     def kind_of_people(self) -> dict[str, str]:
-        """``people``: "pseudo-people" in results whose clients were dealt; nothing where they are people."""
+        """Return ``people``: "pseudo-people" where clients were dealt.
+
+        Empty where they are people.
+        """
         dealt = self.config.data.clients != "natural" or str(self.table.client[0]).startswith(f"{DEALT}/")
         return {"people": "pseudo-people"} if dealt else {}
 
@@ -390,7 +393,10 @@ class Run:
         return self.folder / "encoder.safetensors"
 
     def backbone(self) -> Backbone:
-        """The frozen encoder: loaded, or trained (glyphs), or taken from the user's checkpoint."""
+        """Return the frozen encoder.
+
+        It is loaded, or trained (glyphs), or taken from the user's checkpoint.
+        """
         if self.encoder_path.with_suffix(".json").exists():
             return backbone_of(load_checkpoint(self.encoder_path))
         backbone = self._make_backbone()
@@ -428,7 +434,10 @@ class Run:
         return extract(backbone, self.table, self.folder / "features", device)
 
     def plain_classifier(self, backbone: Backbone, bank: FeatureCache) -> nn.Linear:
-        """The classifier of the original backbone for this table's classes; its own, if it was trained for them."""
+        """Return the original backbone's classifier for this table's classes.
+
+        Its own, if it was trained for them.
+        """
         own = backbone.classifier()
         if own is not None and self.own_classifier and not self.table.several:
             return own
@@ -442,7 +451,10 @@ class Run:
         return layer
 
     def taught_by(self) -> Checkpoint | None:
-        """Hashes of the photo files of everybody who is not judged; None for drawn ones, which are not files."""
+        """Return hashes of the photo files of people who are not evaluated.
+
+        None for drawn photos, which are not files.
+        """
         if self.config.data.source in DRAWN:
             return None
         path = self.folder / "taught_by.safetensors"
@@ -455,20 +467,29 @@ class Run:
         return save_checkpoint(path, {"photos": rows}, Card(builder="", config={}, labels=()))
 
     def parity_photos(self) -> Path:
-        """Streams of validation clients as files, for parity and the self-test of every bundle of this run."""
+        """Return streams of validation clients as files.
+
+        They serve parity and the self-test of every bundle of this run.
+        """
         held_out = self.table.of_split("validation")
         people = itertools.islice(streams(held_out, PARITY_PHOTOS), PARITY_CLIENTS)
         return photo_folder(self.folder / "parity", held_out, numbered(people))
 
     def calibration_photos(self) -> Path:
-        """Streams of training clients as files, for calibrated ranges: nobody who is judged is among them."""
+        """Return streams of training clients as files, for calibrated ranges.
+
+        None of the people who are evaluated is among them.
+        """
         train = self.table.of_split("train")
         people = list(streams(train, CALIBRATION_PHOTOS))
         spread = np.unique(np.linspace(0, len(people) - 1, CALIBRATION_CLIENTS).astype(int))
         return photo_folder(self.folder / "calibration", train, numbered(people[i] for i in spread))
 
     def prepare(self, fabric: Any) -> Prepared:
-        """Everything that heads of this run share: made by the first process, then read by all."""
+        """Return the parts that heads of this run share.
+
+        The first process makes them, and all read them.
+        """
         device = str(fabric.device)
         made = self._prepare(device) if fabric.is_global_zero else None
         fabric.barrier()
@@ -517,7 +538,10 @@ class Run:
         fabric: Any,
         gate: GateRecipe | None = None,
     ) -> Checkpoint:
-        """Trains one head with its gate, or loads it if this run already has it with the same settings."""
+        """Train one head with its gate, or load it.
+
+        It is loaded if this run already has it with the same settings.
+        """
         path = self.head_path(recipe.seed, variant)
         gate = replace(gate or GateRecipe(), seed=recipe.seed)
         wanted = {"iciia": asdict(iciia), "recipe": asdict(recipe), "gate": gate.as_dict()}
@@ -584,7 +608,10 @@ class Run:
 
 
 def label_rates(table: PhotoTable) -> tuple[float, ...]:
-    """(C,) rate of each label among photos with several, never 0 or 1; empty where each photo has one."""
+    """Return the rate (C,) of each label among photos with several.
+
+    Never 0 or 1; empty where each photo has one.
+    """
     if not table.several:
         return ()
     return tuple(((table.label.sum(axis=0, dtype=np.int64) + 1) / (len(table) + 2)).tolist())
@@ -602,7 +629,10 @@ def _said(delivery: Delivery) -> str:
 
 
 def _settings(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a card, with the defaults of what it does not name, without what was found in training."""
+    """Return the settings of a card.
+
+    With the defaults of those that it does not name, without those found in training.
+    """
     gate = {name: value for name, value in config.get("gate", {}).items() if name != "count"}
     return {
         "iciia": asdict(IciiaConfig(**config["iciia"])),
@@ -612,13 +642,19 @@ def _settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def usable_lengths(table: PhotoTable, iciia: IciiaConfig) -> tuple[int, ...]:
-    """The history lengths of the studies that the window and most clients' photos allow."""
+    """Return the studies' history lengths for this window.
+
+    Those that the window and most clients' photos allow.
+    """
     longest = common_length(table) - 1
     return tuple(length for length in HISTORY_LENGTHS if length <= min(longest, iciia.receptive_field - 1))
 
 
 def variant_name(config: IciiaConfig) -> str:
-    """The paper's names for P = 1 and for ICIIA-T's P; what differs from its main setting is named too."""
+    """Return the paper's names for P = 1 and for ICIIA-T's P.
+
+    Differences from its main setting are named too.
+    """
     known = {tiny_partitions(config.width): TINY, 1: "iciia_b"}
     name = known.get(config.partitions, f"iciia_p{config.partitions}")
     name += {"own": "", "shared": "_shared", "residual": "_residual"}[config.classifier]
@@ -689,7 +725,7 @@ def check_network(config: RunConfig) -> None:
 
 
 def _check_frames(config: RunConfig) -> None:
-    """Raises UsageError unless the settings ask for frames of clips, or for photos."""
+    """Raise UsageError unless the settings ask for clip frames or photos."""
     source, frames = config.data.source, config.frames
     if frames == 1 or (source == CLIPS and not frames):
         raise UsageError(f"frames = {frames}: an encoder of clips takes 2 or more of each, as frames = 8")

@@ -1,4 +1,7 @@
-"""``refocus train iciia`` as a function: heads that use a person's history, on the features of a frozen encoder."""
+"""Run ``refocus train iciia`` as a function.
+
+It trains heads that use a person's history, on the features of a frozen encoder.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ from refocus.export.program import Checkpoint
 
 @dataclass(frozen=True)
 class IciiaSettings(RunConfig, OfRecipes):
-    """Everything that a run of ICIIA depends on. The defaults are the recipe ``default`` for glyphs.
+    """Hold the settings that a run of ICIIA depends on.
+
+    The defaults are the recipe ``default`` for glyphs.
 
     Attributes:
         seeds: one head of each is trained.
@@ -74,7 +79,9 @@ IciiaSettings.RECIPES = {"default": _default, "paper": _paper}
 
 
 def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[Checkpoint]:
-    """Trains the heads that are missing in a run's folder; what is there is not made again.
+    """Train the heads that are missing in a run's folder.
+
+    Existing heads are not made again.
 
     Args:
         out: folder of the run; it gets ``run.toml``, which repeats it.
@@ -111,7 +118,9 @@ def train_iciia(settings: IciiaSettings, out: Path, command: str = "") -> list[C
 
 
 def blocks_of(settings: IciiaSettings, width: int, train: PhotoTable) -> list[IciiaConfig]:
-    """Return the blocks of the heads, with a window and partitions that fit where the settings leave it open.
+    """Return the blocks of the heads.
+
+    Window and partitions fit the data where the settings leave them open.
 
     Raises:
         UsageError, DataError: the network's width or the photos do not allow a block.
@@ -125,7 +134,10 @@ def blocks_of(settings: IciiaSettings, width: int, train: PhotoTable) -> list[Ic
 
 
 def _width(settings: IciiaSettings) -> int:
-    """D, without weights where that is possible: a mistake is to be found before hours of feature extraction."""
+    """Return D, without weights where that is possible.
+
+    A mistake must be found before hours of feature extraction.
+    """
     if settings.bundle:
         return bundle_backbone(load_bundle(Path(settings.bundle))).width
     return feature_width(settings.backbone, settings.arguments)

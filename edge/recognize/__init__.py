@@ -16,13 +16,7 @@ from refocus.edge.recognize.chosen_target import (
     processor,
     read_choice,
 )
-from refocus.edge.recognize.class_shares import (
-    ClassShares,
-    ShareAnswer,
-    ShareSettings,
-    beside_head,
-    softmax,
-)
+from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, ShareSettings, beside_head, softmax
 from refocus.edge.recognize.explain import explain
 from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS

@@ -172,7 +172,6 @@ class ShareAnswer(NamedTuple):
             shift" or "elsewhere"); 0 without history.
         moved: probability that the shares moved from some classes to others: half the L1 distance between the answers
             with and without them; 0: they are equal.
-        likelihood: how much likelier the photo is under the shares than under b; 1 without history.
         estimate: the shares.
         row: what is kept of the photo.
     """
@@ -184,7 +183,6 @@ class ShareAnswer(NamedTuple):
     alone: np.ndarray
     trust: float
     moved: float
-    likelihood: float
     estimate: Shares
     row: LikelyClasses
 
@@ -366,9 +364,8 @@ class ClassShares:
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        numbers = trust, moved, likelihood
         row = self._counted(self.row_of(alone), np.asarray(outputs))
-        return ShareAnswer(plain + bounded, plain, shift, support, alone, *numbers, now, row)
+        return ShareAnswer(plain + bounded, plain, shift, support, alone, trust, moved, now, row)
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own and class shares.
@@ -414,10 +411,9 @@ class ClassShares:
         if found is None:
             return None
         logits, shared, plain, shift, alone, shares, weights, numbers, *kept = found
-        evidence, trust, moved, likelihood = numbers
+        evidence, trust, moved = numbers
         now, row = Shares(shares, weights, evidence, len(self)), self._counted(LikelyClasses(*kept), outputs)
-        said = trust, moved, likelihood
-        return ShareAnswer(shared, plain, shift, self.settings.support, alone, *said, now, row), logits
+        return ShareAnswer(shared, plain, shift, self.settings.support, alone, trust, moved, now, row), logits
 
     def decode(self, content: bytes) -> LikelyClasses:
         """A stored row.
@@ -492,13 +488,7 @@ class ClassShares:
             return None
         vectors = {"base": self._base, "scale": self._scale, "bias": self._bias}
         numbers = {name: getattr(self.settings, name) for name in _NUMBERS}
-        fading = {
-            "odds": self._odds,
-            "fade": self._fade,
-            "evidence_fade": self._evidence_fade,
-            "least": _LEAST,
-            "most": _MOST,
-        }
+        fading = {"odds": self._odds, "fade": self._fade, "evidence_fade": self._evidence_fade}
         flags = {"expected": self.expected, "gated": self.settings.gated}
         return NativeShares(self.classes, self.k, vectors, numbers | fading | flags | {"least": _LEAST, "most": _MOST})
 

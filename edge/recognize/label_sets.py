@@ -146,7 +146,7 @@ class LabelShares:
         logits = np.array([one.logits[0] - one.logits[1] for one in found])
         shift = np.array([one.shift[0] - one.shift[1] for one in found])
         support, trust = self.settings.support, float(self._trust.mean())
-        return ShareAnswer(logits, plain, shift, support, alone, trust, moved, 1.0, now, _row(alone))
+        return ShareAnswer(logits, plain, shift, support, alone, trust, moved, now, _row(alone))
 
     def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own, logits (C,), and the person's rates; see

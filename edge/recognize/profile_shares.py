@@ -36,7 +36,6 @@ class Shared:
         estimate: the shares (C,) before this photo, in the manifest's label order, and what they rest on.
         trust: probability that the photo's class is drawn from the person's shares rather than from anywhere.
         moved: probability that they moved from some classes to others; 0: the answer without them is the same.
-        likelihood: how much likelier the photo is under the shares than under those of training.
         logits: (C,) of the answer without them, calibrated as the answer is.
         alone: (C,) of the answer with no photo before this one, calibrated as the answer is.
         row: what is kept of this photo.
@@ -45,7 +44,6 @@ class Shared:
     estimate: Shares
     trust: float
     moved: float
-    likelihood: float
     logits: np.ndarray
     alone: np.ndarray
     row: LikelyClasses
@@ -74,8 +72,7 @@ def shared(
         moved, logits, without = answer.moved, answer.logits, answer.plain_logits
         same = np.array_equal(delivered, plain)
         alone, row = (without, answer.row) if same else (state.calibrated(plain), state.row(plain))
-    numbers = answer.trust, moved, answer.likelihood
-    did = Shared(answer.estimate, *numbers, without.astype(np.float32), alone.astype(np.float32), row)
+    did = Shared(answer.estimate, answer.trust, moved, without.astype(np.float32), alone.astype(np.float32), row)
     return logits.astype(np.float32), did
 
 

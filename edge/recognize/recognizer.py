@@ -28,14 +28,7 @@ from refocus.edge.history.recovery import Recovery
 from refocus.edge.personal.programs import PersonalPrograms, ResolvedPrograms
 from refocus.edge.personal.store import PersonalWeightStore
 from refocus.edge.photos.decode import from_image
-from refocus.edge.photos.preprocess import (
-    decode_for,
-    prepare,
-    preprocess,
-    preprocess_folder,
-    read_photo,
-    refuse_image,
-)
+from refocus.edge.photos.preprocess import decode_for, prepare, preprocess, preprocess_folder, read_photo, refuse_image
 from refocus.edge.recognize.chosen_target import target_for
 from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_state
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named

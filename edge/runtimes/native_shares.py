@@ -130,8 +130,8 @@ class NativeShares:
         Returns:
             Logits of the answer, of the classifier with shares and without, calibrated; log(s / b); the probabilities
             without shares; the shares, (C,) each; the weights of "no shift" and of the person's, (2,); evidence, trust,
-            how far shares moved the answer, and the photo's likelihood, (4,); classes and probabilities that are kept,
-            (k,) each. None if the outputs are not finite.
+            and how far shares moved the answer, (3,); classes and probabilities that are kept, (k,) each. None if the
+            outputs are not finite.
         """
         self._in[0] = outputs
         if head is not None:
@@ -141,7 +141,7 @@ class NativeShares:
             return None
         classes = self._classes
         logits, shared, plain, shift, alone, shares = self._out[: 6 * classes].reshape(6, classes).copy()
-        weights, numbers = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :].tolist()
+        weights, numbers = self._out[8 * classes :][:2].copy(), self._out[8 * classes + 2 :][:3].tolist()
         kept = self._index.copy(), self._row.copy()
         return logits, shared, plain, shift, alone, shares, weights, numbers, *kept
 

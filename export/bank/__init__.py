@@ -1,7 +1,7 @@
 """Writing TAPER banks, with batch norms folded."""
 
 from refocus.export.bank.batchnorm_folding import find_folds, fold, folded_structure
-from refocus.export.bank.write import BANK_TARGETS, BankSource, export_bank, read_source, write_without_bank
+from refocus.export.bank.write import BANK_TARGETS, BankSource, export_bank, read_source
 
 __all__ = [
     "BANK_TARGETS",
@@ -11,5 +11,4 @@ __all__ = [
     "fold",
     "folded_structure",
     "read_source",
-    "write_without_bank",
 ]

@@ -36,7 +36,7 @@ from refocus.export.bundle.write import build
 from refocus.export.errors import ExportError
 from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
-from refocus.export.program.capture import capture_freest, quiet
+from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Checkpoint
 from refocus.export.program.network import OwnClassifier
 from refocus.export.program.program import TorchProgram, head_without_history, photo_encoder
@@ -96,14 +96,6 @@ def read_source(checkpoint: Checkpoint) -> BankSource:
     if build is None:
         raise ExportError(f"{checkpoint.path} holds no bank; train one with refocus train taper")
     return build(checkpoint)
-
-
-def write_without_bank(source: BankSource, path: Path) -> None:
-    """The network as an ONNX file with its weights inside: what each personal model would take without a bank."""
-    side = source.preprocessing.crop
-    network = folded_structure(source.network, find_folds(source.network)).eval()
-    with quiet("torch.onnx", "onnxscript", "onnx_ir", "root", ""):
-        torch.onnx.export(network, (torch.zeros(1, 3, side, side),), path, dynamo=True, verbose=False)
 
 
 def export_bank(checkpoint: Checkpoint, out: Path, export: Export, streams: Streams, name: str = "") -> Bundle:

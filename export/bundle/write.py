@@ -12,13 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from refocus.edge.bundle import (
-    Artifact,
-    Bundle,
-    Preprocessing,
-    put_in_place,
-    write_manifest,
-)
+from refocus.edge.bundle import Artifact, Bundle, Preprocessing, put_in_place, write_manifest
 from refocus.edge.files import locked
 from refocus.export.bundle.artifacts import (
     Export,

@@ -28,13 +28,7 @@ from torch import Tensor, nn
 from refocus.edge.bundle import Preprocessing
 from refocus.edge.files import file_sha256, read_file
 from refocus.export.errors import ExportError, told
-from refocus.export.program.network import (
-    LogOfProbabilities,
-    Network,
-    example_photo,
-    gives_probabilities,
-    logits_of,
-)
+from refocus.export.program.network import LogOfProbabilities, Network, example_photo, gives_probabilities, logits_of
 from refocus.export.program.saved_program import checked_copy
 
 PROBABILITIES = "probabilities, of which the logarithm is taken"  # as ``source["outputs"]`` of such a network

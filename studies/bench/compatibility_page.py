@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from refocus.cloud_train.bench.compatibility import one_line
 from refocus.cloud_train.render import renderer
 from refocus.edge.files import write_file
 
@@ -40,6 +39,11 @@ def write_page(document: dict[str, Any], path: Path) -> None:
         one_line=one_line,
     )
     write_file(path, page)
+
+
+def one_line(text: str) -> str:
+    """Return a text as it stands in a list of a page, without markup."""
+    return " ".join(text.replace("|", "/").replace("<", "(").replace(">", ")").split())[:300]
 
 
 def _cell(row: dict[str, Any]) -> str:

@@ -27,7 +27,6 @@ from refocus.benchmarks.devices import versions
 from refocus.cloud_train.bench.compatibility import (
     LIBRARIES,
     calibrate_statistics,
-    one_line,
     photo_files,
     trained_weights,
     wake,
@@ -42,6 +41,7 @@ from refocus.export.parity.limits import FLAG
 from refocus.export.parity.parity import TOLERANCES
 from refocus.export.program import Network, NetworkSettings, open_network
 from refocus.export.targets import needs_ranges
+from studies.bench.compatibility_page import one_line
 
 SCHEMA = 1
 TARGETS = ("onnx:fp32", "onnx:w8a8", "executorch:fp32", "executorch:w8a8")

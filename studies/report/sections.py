@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from refocus.cloud_train.evaluate.page import (
     Document,
     StudyPage,
     Table,
-    data_line,
+    no_plot,
     png,
     short_points,
 )
@@ -195,9 +195,14 @@ def _evaluation(name: str, document: Document, pictures: Pictures) -> str:
 
 def study_section(name: str, document: Document, pictures: Pictures, study: StudyPage) -> str:
     """Return a study's section as Markdown; add its picture."""
-    if has_plot := study.has_plot(document):
+    if has_plot := study.plot is not no_plot and study.plotted in document:
         pictures[f"{name}.png"] = lambda: study.plot(document) or b""
     return render("templates/study.md.j2", name=name, study=study, has_plot=has_plot, **_values(document))
+
+
+def _data_line(data: Mapping[str, Any]) -> str:
+    """Describe the source of the photos."""
+    return f"Data `{data['source']}` (fingerprint `{data['fingerprint'][:16]}`)"
 
 
 def _values(document: Document) -> dict[str, Any]:
@@ -208,7 +213,7 @@ def _values(document: Document) -> dict[str, Any]:
         "orders_table": orders_table,
         "study_table": study_table,
         "by_seed": _by_seed,
-        "data_line": data_line(document) if "data" in document else "",
+        "data_line": _data_line(document["data"]) if "data" in document else "",
         "left_to_the_processor": _left_to_the_processor,
         "markdown": markdown,
         "overhead_lines": overhead_lines,

@@ -82,6 +82,8 @@ class IciiaConfig:
         ICIIA-T has as many partitions as the width allows.
 
         Args:
+            width: size D of a feature.
+            glyphs: the photos are drawn characters, for which one layer is the default.
             photos: number that half of the training people have; it limits a window that is chosen.
 
         Raises:
@@ -93,17 +95,26 @@ class IciiaConfig:
 
     @property
     def receptive_field(self) -> int:
-        """Photos that can influence the answer for one target, the target included: N(W - 1) + 1 when causal."""
+        """Return the number of photos that can influence one target's answer.
+
+        That is N(W - 1) + 1 when causal, the target included.
+        """
         return self.layers * (self.window - 1) + 1 if self.attention == "causal" else self.window
 
 
 def tiny_partitions(width: int) -> int:
-    """P of ICIIA-T for features of D = ``width``: 256, or where that is no divisor, the most of 2 numbers or more."""
+    """Return P of ICIIA-T for features of D = ``width``.
+
+    256, or where that is no divisor, the most of 2 numbers or more.
+    """
     return TINY if width % TINY == 0 else max(p for p in range(1, width // 2 + 1) if width % p == 0)
 
 
 def roomy_partitions(block: IciiaConfig, photos: int) -> int:
-    """Return P of the largest block that ``photos`` training photos support: 1, 4, 8, 16, or that of ICIIA-T."""
+    """Return P of the largest block that ``photos`` training photos support.
+
+    One of 1, 4, 8 and 16, or that of ICIIA-T.
+    """
     width, most = block.width, WEIGHTS_PER_PHOTO * photos
     fitting = (p for p in (1, 4, 8, 16) if width % p == 0 and 6 * block.layers * width**2 // p <= most)
     return next(fitting, tiny_partitions(width))
@@ -125,13 +136,16 @@ class PartitionedLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(projections * width))
 
     def reset_like_linear(self) -> None:
-        """The default of ``nn.Linear``, block by block: Kaiming-uniform(sqrt 5), bias in +-1/sqrt(d)."""
+        """Initialise block by block as ``nn.Linear`` does.
+
+        Kaiming-uniform(sqrt 5), bias in +-1/sqrt(d).
+        """
         bound = 1 / math.sqrt(self.size)
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.uniform_(self.bias, -bound, bound)
 
     def reset_xavier(self) -> None:
-        """Xavier-uniform per partition block, bias 0, as attention projections are initialised."""
+        """Initialise each block Xavier-uniform, bias 0, as attention does."""
         bound = math.sqrt(6 / (self.weight.shape[1] + self.weight.shape[2]))
         nn.init.uniform_(self.weight, -bound, bound)
         nn.init.zeros_(self.bias)
@@ -152,7 +166,10 @@ class PartitionedLinear(nn.Module):
 
 
 def _attention_weights(q: Tensor, k: Tensor, scale: float, allowed: Tensor, last_row_only: bool) -> Tensor:
-    """(B, H, L or 1, L) from queries and keys (B, H, L, D / H) and allowed (B or 1, L, L)."""
+    """Return weights (B, H, L or 1, L) of queries and keys.
+
+    Both are (B, H, L, D / H), and allowed (B or 1, L, L).
+    """
     if last_row_only:
         q, allowed = q[:, :, -1:], allowed[:, -1:]
     scores = (q @ k.transpose(-1, -2)) * scale
@@ -160,7 +177,10 @@ def _attention_weights(q: Tensor, k: Tensor, scale: float, allowed: Tensor, last
 
 
 class IntraClientAttention(nn.Module):
-    """Multi-head attention among the photos of one person (section 3.2), written out so that every runtime takes it."""
+    """Apply multi-head attention among one person's photos (section 3.2).
+
+    It is written out so that every runtime takes it.
+    """
 
     def __init__(self, config: IciiaConfig) -> None:
         super().__init__()
@@ -189,7 +209,10 @@ class IntraClientAttention(nn.Module):
 
 
 class _NoExchange(nn.Module):
-    """The ablation "- attention" (Table 4): Linear-ReLU-Linear in its place, no photo sees another."""
+    """Replace attention by Linear-ReLU-Linear: the ablation of Table 4.
+
+    "- attention": no photo sees another.
+    """
 
     def __init__(self, config: IciiaConfig) -> None:
         super().__init__()
@@ -207,7 +230,10 @@ class _NoExchange(nn.Module):
 
 
 class _AttentionAlone(nn.Module):
-    """The ablation "- projection" (Table 4): attention among the features as they are; nothing of it is trained."""
+    """Attend among the features as they are: an ablation of Table 4.
+
+    "- projection": no part of it is trained.
+    """
 
     def __init__(self, config: IciiaConfig) -> None:
         super().__init__()
@@ -221,7 +247,10 @@ class _AttentionAlone(nn.Module):
 
 
 class IciiaLayer(nn.Module):
-    """x = LN(x + attention(x)); x = LN(x + feed-forward(x)): a post-norm transformer layer with hidden width D."""
+    """Apply a post-norm transformer layer with hidden width D.
+
+    x = LN(x + attention(x)); x = LN(x + feed-forward(x)).
+    """
 
     def __init__(self, config: IciiaConfig) -> None:
         super().__init__()
@@ -239,7 +268,10 @@ class IciiaLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, allowed: Tensor, last_row_only: bool = False) -> tuple[Tensor, Tensor]:
-        """x (B, L, D) -> rows (B, L or 1, D) and attention weights (B, H, L or 1, L)."""
+        """Return rows (B, L or 1, D) and attention weights for x (B, L, D).
+
+        The weights are (B, H, L or 1, L).
+        """
         attended, weights = self.attention(x, allowed, last_row_only)
         if last_row_only:
             x = x[:, -1:]
@@ -261,7 +293,10 @@ class Iciia(nn.Module):
 
     @torch.no_grad()
     def fold_unit(self) -> None:
-        """Fold the division by ``unit`` into the first layer, whose norm cancels a common factor of its terms."""
+        """Fold the division by ``unit`` into the first layer.
+
+        Its norm cancels a common factor of its terms.
+        """
         exchange = self.layers[0].attention
         into, out = list(exchange.children())[:2]  # type: ignore[union-attr]
         into.weight.div_(self.unit)  # type: ignore[operator]
@@ -270,7 +305,10 @@ class Iciia(nn.Module):
         self.unit = 1.0
 
     def allowed(self, valid: Tensor) -> Tensor:
-        """Which row may attend to which, (B, L, L) from valid (B, L); each row may always attend to itself."""
+        """Return which row may attend to which, (B, L, L), from valid (B, L).
+
+        Each row may always attend to itself.
+        """
         row = torch.arange(valid.shape[1], device=valid.device)
         distance = row[:, None] - row[None, :]
         allowed = valid[:, None, :].expand(-1, valid.shape[1], -1)
@@ -355,9 +393,15 @@ class IciiaClassifier(nn.Module):
 
 
 def mac_count(width: int, partitions: int, layers: int, window: int, photos: int = 0) -> int:
-    """Multiply-accumulates of ICIIA for one window of B photos, (6 B D^2 / P + 2 B^2 D) x N (section 3.5).
+    """Return the multiply-accumulates of ICIIA for one window of B photos.
+
+    (6 B D^2 / P + 2 B^2 D) x N (section 3.5).
 
     Args:
+        width: size D of a feature.
+        partitions: number P of partitions of each projection.
+        layers: number N of layers.
+        window: number B of photos.
         photos: new ones that look at the window; 0: all B, none of which was computed before.
     """
     photos = photos or window

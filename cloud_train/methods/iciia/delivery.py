@@ -1,4 +1,6 @@
-"""The choice of what is delivered: the plain classifier, class shares, a trained head, or head and shares together.
+"""Choose how a head is delivered.
+
+The plain classifier, class shares, a trained head, or head and shares together.
 
 A head that was trained on few people, or on people who have little in common, can be behind class shares, which need
 no training; and one that trusts any history is far behind the plain classifier where the history is somebody else's.
@@ -96,7 +98,9 @@ def choose_delivery(
     gated: bool = False,
     base: tuple[float, ...] = (),
 ) -> Delivery:
-    """Answers targets of validation people in every way, with their own history and with another person's.
+    """Answer targets of validation people in every way.
+
+    Each with the person's own history and with another person's.
 
     Args:
         history: photos before each target; people with fewer are left out.
@@ -125,7 +129,9 @@ def choose_delivery(
 
 
 def calibrate_labels(logits: np.ndarray, label: np.ndarray) -> float:
-    """Return the temperature of :func:`calibrate` for logits and labels (n, C) of photos with several labels.
+    """Return the temperature for photos with several labels.
+
+    As :func:`calibrate` does for one label; logits and labels are (n, C).
 
     Each label is an answer of two classes, the label and its absence.
     """
@@ -161,13 +167,19 @@ def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, f
 
 
 def accuracy_of(delivery: Mapping[str, Any]) -> float:
-    """Return the expected accuracy of what a head's card says is delivered; 0 where no person was answered."""
+    """Return the expected accuracy of the delivery in a head's card.
+
+    0 where no person was answered.
+    """
     choice = str(delivery["with_head"]) if delivery["choice"] == "both" else delivery["choice"]
     return expected_of(delivery["accuracy"], delivery.get("foreign") or {}).get(choice, 0.0)
 
 
 def uniform_attention(head: WindowHead) -> WindowHead:
-    """Return a copy of a head that attends to all photos alike: without queries, all scores are 0."""
+    """Return a copy of a head that attends to all photos alike.
+
+    Without queries, all scores are 0.
+    """
     same = copy.deepcopy(head)
     for module in same.modules():
         if isinstance(module, IntraClientAttention):
@@ -181,7 +193,10 @@ def _mean(flags: list[dict[str, np.ndarray]]) -> dict[str, float]:
 
 
 def _doubt(flags: list[dict[str, np.ndarray]], way: str) -> float:
-    """Return the standard error of a gain over the plain classifier, as far as these people show a gain at all."""
+    """Return the standard error of a gain over the plain classifier.
+
+    Deviations are measured from zero, so one person alone never shows a gain.
+    """
     gains = [float(person[way].mean() - person["plain"].mean()) for person in flags]
     return float(np.linalg.norm(gains)) / max(1, len(gains))
 
@@ -190,7 +205,10 @@ Answers = tuple[dict[str, np.ndarray], np.ndarray]  # of one person: logits (tar
 
 
 def right_answers(answers: list[Answers]) -> list[dict[str, np.ndarray]]:
-    """Of each person, how far each target is right, by way; see :func:`refocus.cloud_train.data.label_loss.right`."""
+    """Return how far each target of each person is correct, by way.
+
+    See :func:`refocus.cloud_train.data.label_loss.right`.
+    """
     return [
         {way: right(torch.from_numpy(rows), torch.from_numpy(label)).numpy() for way, rows in logits.items()}
         for logits, label in answers
@@ -245,7 +263,10 @@ def logits_in_every_way(
 def _answered(
     both: Sequence[WindowHead], bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: Shares
 ) -> dict[str, np.ndarray]:
-    """Return logits (targets, C) by way, of a head and its control; cut is (targets, history + 1), the target last."""
+    """Return logits (targets, C) by way, of a head and its control.
+
+    ``cut`` is (targets, history + 1), the target last.
+    """
     window = both[0].personal.iciia.config.receptive_field - 1
     kept = cut[:, -(window + 1) :]
     features = torch.from_numpy(bank.take_rows(kept.ravel())).reshape(*kept.shape, -1)
@@ -275,7 +296,10 @@ def _beside(own: np.ndarray, answer: ShareAnswer, exponent: float, shares: Share
 
 
 def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, float]:
-    """The way with the largest accuracy; within ``CLOSE`` of each other, what is simpler."""
+    """Return the way with the largest accuracy.
+
+    Within ``CLOSE`` of each other, the simpler one.
+    """
     if not accuracy:
         return ("both" if gated else "head"), ShareSettings().with_head
     without = max(accuracy["plain"], accuracy["shares"])
@@ -289,7 +313,10 @@ def _best(accuracy: dict[str, float], gated: bool = False) -> tuple[Choice, floa
 
 
 def expected(own: Value, foreign: Value, foreign_part: float = FOREIGN_PART) -> Value:
-    """Gain or accuracy where a part of the photos comes after a history of somebody else: numbers, or (points,)."""
+    """Return a gain or accuracy where some histories are another person's.
+
+    Numbers, or (points,).
+    """
     return (1 - foreign_part) * own + foreign_part * foreign
 
 

@@ -37,12 +37,17 @@ ALIKE = 0.02  # of the lowest loss: rates whose losses are no further apart are 
 
 
 class DivergedError(UsageError):
-    """A training whose loss grows beyond that of guessing: another learning rate may do."""
+    """Report that the loss grew beyond that of guessing.
+
+    Another learning rate may help.
+    """
 
 
 @dataclass(frozen=True)
 class IciiaRecipe:
-    """SGD on windows of one client, stopped early on validation clients. The defaults are the paper's.
+    """Train with SGD on windows of one client.
+
+    Training stops early on validation clients. The defaults are the paper's.
 
     Attributes:
         learning_rate: of SGD; 0: the largest of ``RATES`` that is good for the first steps on training people.
@@ -195,7 +200,10 @@ def train_iciia(
 def _start(
     train: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any, plain: nn.Linear | None
 ) -> tuple[IciiaClassifier, nn.Module, Any]:
-    """Return the untrained model, the same on this fabric, and its optimiser; a seed always gives the same."""
+    """Return the untrained model and its optimiser.
+
+    A seed always gives the same model on this fabric.
+    """
     torch.manual_seed(recipe.seed)
     model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
     model.iciia.unit = 1.0 if config.attention == "alone" else root_mean_square(train)
@@ -206,7 +214,10 @@ def _start(
 
 
 def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe: IciiaRecipe, *rest: Any) -> Trained:
-    """Train at the rate of a range test, or where that diverges later, at a third of it, and so on."""
+    """Train at the rate of a range test.
+
+    Where that diverges later, train at a third of it, and so on.
+    """
     config, fabric, plain = rest
     length, rng = _stream_length(train, config, recipe), np.random.default_rng(recipe.seed)
     most = len(_cut_once(train, length, recipe, rng)) // fabric.world_size * fabric.world_size
@@ -243,7 +254,10 @@ def _cut_again(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.ra
 
 
 def _cut_once(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.random.Generator) -> np.ndarray:
-    """Rows (n, L) of windows; pseudo-clients with random classes are dealt again for every epoch."""
+    """Return rows (n, L) of windows.
+
+    Pseudo-clients with random classes are dealt again for every epoch.
+    """
     if recipe.deal_again and all(name.startswith(f"{DEALT}/") for name in set(train.table.client.tolist())):
         size = common_length(train.table)
         client = random_classes(train.table.label, size, seed=int(rng.integers(2**31)))
@@ -258,7 +272,10 @@ def _cut_once(train: FeatureCache, length: int, recipe: IciiaRecipe, rng: np.ran
 def _epoch(
     model: nn.Module, optimiser: Any, fabric: Any, bank: FeatureCache, cut: np.ndarray, recipe: IciiaRecipe
 ) -> list[float]:
-    """Take one pass over the windows, and return the training loss of each step in nats; infinity ends it."""
+    """Take one pass over the windows and return each step's loss in nats.
+
+    An infinite loss ends the pass.
+    """
     model.train()
     losses = []
     per_device = recipe.windows_per_step // fabric.world_size
@@ -281,7 +298,10 @@ def _epoch(
 
 
 def _some_hidden(labels: Tensor) -> Tensor:
-    """Which photos of each window are there, (B, L): the newest ones, from 1 to L of them."""
+    """Return which photos of each window exist, (B, L).
+
+    The newest ones, from 1 to L of them.
+    """
     length = labels.shape[1]
     kept = torch.randint(1, length + 1, (len(labels), 1), device=labels.device)
     return torch.arange(length, device=labels.device) >= length - kept
@@ -294,14 +314,20 @@ def _stream_length(bank: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe)
 
 
 def gather(bank: FeatureCache, rows: np.ndarray, device: Any = "cpu") -> tuple[Tensor, Tensor]:
-    """Features (B, L, D) and labels (B, L), or (B, L, C) of photos with several, of row indices (B, L)."""
+    """Return features (B, L, D) and labels of row indices (B, L).
+
+    Labels are (B, L), or (B, L, C) of photos with several.
+    """
     features = torch.from_numpy(bank.take(rows.ravel())).view(*rows.shape, -1)
     return features.to(device), torch.from_numpy(bank.table.label[rows]).to(device)
 
 
 @torch.no_grad()
 def accuracy(model: IciiaClassifier, bank: FeatureCache, cut: np.ndarray, batch: int = 64) -> float:
-    """Share of photos recognised when every window's photos are answered together, as in the paper's Table 3."""
+    """Return the share of photos recognised together by window.
+
+    As in the paper's Table 3.
+    """
     device = next(model.parameters()).device
     was_training = model.training
     model.eval()
@@ -317,7 +343,10 @@ def accuracy(model: IciiaClassifier, bank: FeatureCache, cut: np.ndarray, batch:
 def right_by_history(
     model: IciiaClassifier, plain: nn.Linear, bank: FeatureCache, lengths: tuple[int, ...], targets_per_client: int = 8
 ) -> dict[int, tuple[float, float]]:
-    """Accuracy of (plain, personal) for targets that all have the same photos before them, by history length."""
+    """Return the accuracy of (plain, personal) by history length.
+
+    All targets have the same photos before them.
+    """
     window = model.iciia.config.receptive_field
     longest = max(lengths)
     rows = [
@@ -343,7 +372,9 @@ def spread(first: int, end: int, count: int) -> list[int]:
 
 
 def choose_warm_up(by_history: dict[int, tuple[float, float]], window: int) -> int:
-    """The shortest history from which on ICIIA is never behind the plain classifier on validation clients.
+    """Return the shortest history from which ICIIA is never behind.
+
+    The comparison is with the plain classifier on validation clients.
 
     The paper's remedy for a cold start (section 4.2): until then the plain classifier answers. If no length will do,
     the result is longer than the window, so that the plain classifier always answers.

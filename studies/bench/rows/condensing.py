@@ -100,12 +100,22 @@ def exporting_ms(checkpoint: Path) -> float:
 
     It is the conversion of the network alone, without any measurement.
     """
-    from refocus.export.bank import read_source, write_without_bank
+    import torch
+
+    from refocus.export.bank import find_folds, folded_structure, read_source
     from refocus.export.program import load_checkpoint
+    from refocus.export.program.capture import quiet
 
     source = read_source(load_checkpoint(checkpoint))
+
+    def write(path: Path) -> None:
+        photo = torch.zeros(1, 3, source.preprocessing.crop, source.preprocessing.crop)
+        network = folded_structure(source.network, find_folds(source.network)).eval()
+        with quiet("torch.onnx", "onnxscript", "onnx_ir", "root", ""):
+            torch.onnx.export(network, (photo,), path, dynamo=True, verbose=False)
+
     with tempfile.TemporaryDirectory() as folder:
-        return _timed(lambda: write_without_bank(source, Path(folder) / "personal.onnx"))
+        return _timed(lambda: write(Path(folder) / "personal.onnx"))
 
 
 def main(
