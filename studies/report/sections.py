@@ -45,6 +45,12 @@ from studies.federated.bundle_accuracy import SCHEMA as BUNDLE_CLIENTS_SCHEMA
 from studies.report.pages import STUDIES, orders_table, study_table
 from studies.report.topics import topic_of
 
+DELIVERED = {
+    "plain": "the original backbone",
+    "shares": "class shares",
+    "head": "the head behind its gate",
+    "both": "the head behind its gate and class shares",
+}
 ANDROID_SCHEMA = 1  # of the documents that android_demo/tools write
 DAMAGES = (
     KeyError,
@@ -213,6 +219,7 @@ def _values(document: Document) -> dict[str, Any]:
         "orders_table": orders_table,
         "study_table": study_table,
         "by_seed": _by_seed,
+        "delivered": DELIVERED,
         "data_line": _data_line(document["data"]) if "data" in document else "",
         "left_to_the_processor": _left_to_the_processor,
         "markdown": markdown,
