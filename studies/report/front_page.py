@@ -138,22 +138,20 @@ def _stream(document: Document) -> Iterator[str]:
 
 
 def _camera_roll(document: Document) -> Iterator[str]:
-    base = {"classes": 4, "condition": "same", "unknown_kind": "mixed", "roll": "plain"}
-    rows = [row for row in document["rows"] if row["method"] == "shares"]
-    for point in sorted({(row["data"], row["encoder"], row["part"]) for row in rows}):
-        of_point = [
-            row for row in rows if (row["data"], row["encoder"], row["part"]) == point and row["roll"] != "foreign"
+    base = {"classes": 4, "condition": "same", "unknown_kind": "mixed", "roll": "plain", "history": 15}
+    rows = [row for row in document["rows"] if row["method"] == "shares" and row["roll"] != "foreign"]
+    said = list[str]()
+    for point in sorted({(row["data"], row["encoder"]) for row in rows}):
+        own = [row for row in rows if (row["data"], row["encoder"]) == point]
+        worst = min(own, key=lambda row: float(row["gain"]["mean"]))
+        gains = [
+            f"{short_points(row['gain'])} at {row['unknown']:.0%} unknown"
+            for row in own
+            if all(row[name] == value for name, value in base.items()) and "temperature" not in row["cell"]
         ]
-        own = sorted(of_point, key=lambda row: float(row["gain"]["mean"]))
-        said = [f"at worst {short_points(own[0]['gain'])} ({own[0]['cell']}) in {len(own)} cells with own histories"]
-        for unknown, history in ((0.0, 15), (0.0, 63), (0.5, 15), (0.5, 63)):
-            wanted = base | {"unknown": unknown, "history": history}
-            said += [
-                f"{short_points(row['gain'])} for owners of 4 classes after {history} known photos, {unknown:.0%} unknown"
-                for row in own
-                if all(row[name] == value for name, value in wanted.items()) and "temperature" not in row["cell"]
-            ]
-        yield f"camera rolls ({', '.join(point)}), class shares: {'; '.join(said)}"
+        said.append(f"{', '.join([*point, *gains])}, at worst {short_points(worst['gain'])} ({worst['cell']})")
+    parts = " and ".join(sorted({row["part"] for row in rows}))
+    yield f"camera rolls ({parts}), class shares of owners of 4 classes after 15 known photos: {'; '.join(said)}"
 
 
 def _evaluation(document: Document) -> Iterator[str]:
