@@ -246,7 +246,9 @@ def test_gains_and_losses_of_shares_are_means_of_every_answer(toy, tmp_path, mon
     for name, cells in {"CELLS": short, **{name.upper(): cells for name, cells in short.items()}}.items():
         monkeypatch.setattr(trade_off, name, cells)
     cells = json.dumps([cell.name for (cell,) in short.values()])
-    found = document("trade-off", tmp_path, f"grid.cell={cells}")
+    found = document(
+        "trade-off", tmp_path, f"grid.cell={cells}", "settings.shares.no_shift=0.05", "settings.shares.penalty=0"
+    )
     kept = [json.loads(path.read_text()) for path in (tmp_path / "cache").glob("*.json")]
     (of_test,) = (row for one in kept if (one["cell"]["cell"], one["seed"]) == ("base", 1) for row in one["rows"][1:])
     values = of_test["values"]
