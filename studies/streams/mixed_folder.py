@@ -11,7 +11,7 @@ Half of the ImageNet photos, by hash, calibrate the network and set the rejectio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -153,8 +153,8 @@ def _table(folder: Path, files: list[str]) -> PhotoTable:
     )
 
 
-def evaluate_cell(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) -> Iterator[Row]:
-    """Yield the answers to each group of photos in the folders of a seed."""
+def evaluate_cell(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
+    """Return the answers to each group of photos in the folders of a seed."""
     given = prepare(settings, str(cell["encoder"]), cache.run)
     known = given.logits[given.calibrates]
     label = given.correct[given.calibrates].argmax(1)
@@ -172,10 +172,13 @@ def evaluate_cell(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) 
             values = number, row, bool(given.correct[row, said]), said != alone, marked
             found.setdefault(str(given.group[row]), []).append(values)
             state.add(answer.row)
+    rows = []
     for group, answers in found.items():
         person, photo, correct, changed, marked_ = map(np.array, zip(*answers, strict=True))
         values_of = {"accuracy": correct, "changed": changed, "marked": marked_}
-        yield Row({"group": group}, person, photo, {name: of.astype(int) for name, of in values_of.items()})
+        flags = {name: of.astype(int) for name, of in values_of.items()}
+        rows.append(Row({"group": group}, person, photo, flags))
+    return rows
 
 
 def _folder(settings: MixedSettings, given: Photos, rng: np.random.Generator) -> np.ndarray:
@@ -187,9 +190,5 @@ def _folder(settings: MixedSettings, given: Photos, rng: np.random.Generator) ->
     return rng.permutation(np.concatenate(rows))
 
 
-def _answers(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) -> list[Row]:
-    return [*evaluate_cell(settings, cell, seed, cache)]
-
-
 PAGES = {"mixed-folder": ExperimentPage.of(shown_of(Path(__file__).with_name("mixed-folder.toml")))}
-STUDY = Study(MixedSettings(), MixedGrid(), needs, _answers)
+STUDY = Study(MixedSettings(), MixedGrid(), needs, evaluate_cell)

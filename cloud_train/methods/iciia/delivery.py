@@ -233,7 +233,9 @@ def logits_in_every_way(
     foreign: bool = False,
     base: tuple[float, ...] = (),
 ) -> list[Answers]:
-    """Of each person with enough photos, the answers to targets: "plain", "shares", "head", by exponent, and "uniform".
+    """Return the answers to targets of each person with enough photos.
+
+    They are "plain", "shares", "head", those by exponent, and "uniform".
 
     Args:
         plain: of :func:`plain_logits`.

@@ -158,7 +158,7 @@ def train_iciia(
         )
     if not recipe.learning_rate:
         return _train_at_chosen_rate(train, validation, recipe, config, fabric, plain)
-    model, wrapped, optimiser = _start(train, config, recipe, fabric, plain)
+    model, wrapped, optimiser = _start(train, config, recipe, fabric, plain, _unit_of(train, config))
     rng = np.random.default_rng(recipe.seed)
     length = _stream_length(train, config, recipe)
     # Validation clients may have fewer photos than a training stream; what counts there is only the comparison.
@@ -198,19 +198,24 @@ def train_iciia(
 
 
 def _start(
-    train: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any, plain: nn.Linear | None
+    train: FeatureCache, config: IciiaConfig, recipe: IciiaRecipe, fabric: Any, plain: nn.Linear | None, unit: float
 ) -> tuple[IciiaClassifier, nn.Module, Any]:
     """Return the untrained model and its optimiser.
 
-    A seed always gives the same model on this fabric.
+    A seed always gives the same model on this fabric. Features are divided by ``unit``.
     """
     torch.manual_seed(recipe.seed)
     model = IciiaClassifier(config, len(train.table.classes), plain and copy.deepcopy(plain).to(fabric.device))
-    model.iciia.unit = 1.0 if config.attention == "alone" else root_mean_square(train)
+    model.iciia.unit = unit
     optimiser = torch.optim.SGD(model.parameters(), lr=recipe.learning_rate, momentum=recipe.momentum)
     wrapped, optimiser = fabric.setup(model, optimiser)
     torch.manual_seed(recipe.seed * 1000 + fabric.global_rank)  # dropout differs between devices
     return model, wrapped, optimiser
+
+
+def _unit_of(train: FeatureCache, config: IciiaConfig) -> float:
+    """Return the number that features are divided by in training."""
+    return 1.0 if config.attention == "alone" else root_mean_square(train)
 
 
 def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe: IciiaRecipe, *rest: Any) -> Trained:
@@ -224,8 +229,9 @@ def _train_at_chosen_rate(train: FeatureCache, validation: FeatureCache, recipe:
     recipe = replace(recipe, windows_per_step=min(recipe.windows_per_step, max(fabric.world_size, most)))
     cut = _cut_again(train, length, replace(recipe, steps_per_epoch=RANGE_STEPS), rng)
     cut, losses = cut[: RANGE_STEPS * recipe.windows_per_step], {}
+    unit = _unit_of(train, config)  # reads all features, so once for all rates
     for rate in track(RATES, "learning rates", len(RATES)):
-        _, wrapped, optimiser = _start(train, config, replace(recipe, learning_rate=rate), fabric, plain)
+        _, wrapped, optimiser = _start(train, config, replace(recipe, learning_rate=rate), fabric, plain, unit)
         found = _epoch(wrapped, optimiser, fabric, train, cut, recipe)
         last = torch.tensor(np.mean(found[-RANGE_STEPS // 3 :]))
         losses[rate] = float(fabric.all_reduce(last, reduce_op="mean"))

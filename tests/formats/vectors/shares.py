@@ -264,7 +264,7 @@ def arithmetic() -> list[dict[str, Any]]:
 
 
 def _case(name: str, card: dict[str, Any], classes: int, sequence: bool = False) -> dict[str, Any]:
-    """One vector; a sequence has unknown photos too, and some photos are forgotten."""
+    """Return one vector; a sequence has unknown and forgotten photos."""
     chance, photos, there = random.Random(name), [], []
     reference = LabelsReference(card, classes) if card["version"] == 4 else Reference(card, classes)
     for number in range(24):

@@ -30,7 +30,7 @@ public final class Album {
         /** Where the photo is. */
         String name(String photo);
 
-        /** What {@link #keep} was told of a photo; null where it is not known. */
+        /** What {@link #keep} was given of a photo; null if it is unknown. */
         default float[] row(String photo) {
             return null;
         }

@@ -276,7 +276,7 @@ public final class FileHistory implements AutoCloseable {
             return;
         }
         if (has(entry.space, entry.key)) {
-            entry.likely = spaces.get(entry.space).put(entry.key, entry).likely; // where it was: nobody has to make room
+            entry.likely = spaces.get(entry.space).put(entry.key, entry).likely; // where it was: no photo is evicted for it
             return;
         }
         while (size(entry.space) >= capacity) {

@@ -8,7 +8,7 @@ import java.util.Map;
 /**
  * The class shares of one person, in step with their history; the Java counterpart of {@code edge/recognize/profile_shares.py}.
  *
- * <p>The history has a row beside each feature. Rows that it lacks are computed from the features, once.
+ * <p>The history has a row with each feature. Rows that it lacks are computed from the features, once.
  */
 final class ProfileShares {
     private final Recognizer recognizer;
