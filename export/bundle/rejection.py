@@ -14,7 +14,8 @@ from refocus.export.parity.parity import Reference
 def with_rejection(head: Head, reference: Reference) -> Head:
     """Return a head's entry in the manifest with a rejection threshold.
 
-    A head for photos with several labels gets none: a photo may have no label.
+    A head for photos with several labels gets none: a photo may have no label. One whose threshold is out of the range
+    of the manifest gets none either.
 
     Args:
         head: the entry.
@@ -24,4 +25,5 @@ def with_rejection(head: Head, reference: Reference) -> Head:
         return head
     photos = dict(first_of_each((step.path, step.label) for step in reference.steps))
     logits = np.stack([reference.answers[row].outputs["plain_logits"] for row in photos]).astype(np.float64)
-    return msgspec.structs.replace(head, rejection=rejection_threshold(logits, [*photos.values()], head.labels))
+    found = rejection_threshold(logits, [*photos.values()], head.labels)
+    return msgspec.structs.replace(head, rejection=found) if abs(found) <= 1000 else head
