@@ -23,20 +23,20 @@ public final class Album {
     private final Features features;
 
     /** Where the features of an album's photos are. */
-    public interface Features {
+    public abstract static class Features {
         /** (D) of a photo, or null. */
-        float[] of(String photo);
+        public abstract float[] of(String photo);
 
         /** Where the photo is. */
-        String name(String photo);
+        public abstract String name(String photo);
 
         /** What {@link #keep} was given of a photo; null if it is unknown. */
-        default float[] row(String photo) {
+        public float[] row(String photo) {
             return null;
         }
 
         /** Keeps what class shares count of a photo: k classes, and then their probabilities. */
-        default void keep(String photo, float[] row) throws HistoryException {
+        public void keep(String photo, float[] row) throws HistoryException {
             // it is computed again
         }
     }
