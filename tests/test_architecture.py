@@ -285,6 +285,7 @@ def test_help_of_every_command_imports_no_torch():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_training_iciia_loads_no_study_no_report_and_no_other_method(tiny_run, tmp_path):
     """Calling ``train_iciia`` on a finished run passes through all of its code but the steps themselves."""
     code = (

@@ -104,6 +104,7 @@ def test_lines_say_what_was_measured_and_why_one_was_not_taken():
     ]
 
 
+@pytest.mark.slow
 def test_the_command_keeps_shows_and_forgets_a_choice(refocus, assert_one_clear_line, bundle):
     done = refocus("bench", bundle.folder, "--choose", "--json")
     assert done.returncode == 0, done.stderr

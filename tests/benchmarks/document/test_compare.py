@@ -404,6 +404,7 @@ def days(tmp_path, *levels, **facts):
     return files
 
 
+@pytest.mark.slow
 def test_what_got_slower_is_told_with_its_commit(refocus, tmp_path):
     folder = tmp_path / "kept"
     for name, file in zip("abc", days(tmp_path, 5.0, 5.01, 6.5), strict=True):
@@ -416,6 +417,7 @@ def test_what_got_slower_is_told_with_its_commit(refocus, tmp_path):
     assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
 
 
+@pytest.mark.slow
 def test_many_small_steps_show_against_a_baseline(refocus, tmp_path):
     folder = tmp_path / "kept"
     for name, file in zip("abcd", days(tmp_path, 5.0, 5.15, 5.3, 5.46), strict=True):

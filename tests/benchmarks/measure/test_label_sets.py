@@ -140,6 +140,7 @@ def test_right_labels_count_what_is_there_and_what_is_not():
     assert right_labels({"anna": one}, np.full(4, 0.5))["anna"].tolist() == [[0.5, 0.5]]
 
 
+@pytest.mark.slow
 def test_accuracy_of_sets_is_printed_with_its_control(refocus, bundle, tiny_run, tmp_path):
     """Of a head with other weights than it says: only what is reported of it is looked at."""
     shutil.copytree(bundle.folder, tmp_path / "sets")

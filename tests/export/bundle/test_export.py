@@ -86,6 +86,7 @@ def test_edge_equals_torch_photo_by_photo(bundle, head, streams):
     assert deviation.values["encoder"].max() > 0  # two implementations were compared, not one with itself
 
 
+@pytest.mark.slow
 def test_exporting_twice_gives_the_same_bytes_in_every_file(bundle, head, streams, tmp_path):
     first, again = (export_bundle([head], tmp_path / name, FP32, streams) for name in "ab")
     assert [a.sha256 for a in again.manifest.artifacts] == [a.sha256 for a in bundle.manifest.artifacts]

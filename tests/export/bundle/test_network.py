@@ -119,6 +119,7 @@ def test_a_network_becomes_a_bundle_that_answers_as_it_does(made, place, tmp_pat
     assert first.trust == 0
 
 
+@pytest.mark.slow
 def test_a_network_of_pixels_from_0_to_255_is_as_near_to_pytorch_as_one_of_pixels_from_0_to_1(
     place, monkeypatch, tmp_path
 ):
@@ -185,6 +186,7 @@ def test_right_answers_before_and_after_are_said_for_every_target(made):
     assert "onnxruntime:w8a8" in said
 
 
+@pytest.mark.slow
 def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
@@ -257,6 +259,7 @@ def test_the_folder_of_a_run_names_its_checkpoints(tmp_path):
             export_settings(ExportSettings([str(folder)], tmp_path / "bundle"))
 
 
+@pytest.mark.slow
 def test_random_weights_and_labels_of_another_network_are_said(place, monkeypatch, tmp_path, caplog):
     """Nothing is wrong with measuring the time of a network without weights; its answers are noise."""
     monkeypatch.chdir(place)

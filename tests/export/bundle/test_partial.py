@@ -155,6 +155,7 @@ def test_settings_that_cannot_be_meant_are_refused_before_anything_is_loaded(pla
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_heads_of_a_run_are_exported_in_part_too(head, streams, tmp_path):
     from refocus.export.bundle import export_targets
     from refocus.export.parity.limits import parse_limits

@@ -23,6 +23,7 @@ from refocus.export.parity.parity import Reference, compare
 from refocus.export.program.checkpoint import load_checkpoint
 
 pytest.importorskip("refocus.edge.runtimes.native", exc_type=RuntimeUnavailable)
+pytestmark = pytest.mark.slow
 ENCODER = ("onnxruntime", "fp32")
 
 
