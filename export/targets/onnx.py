@@ -6,7 +6,7 @@ import json
 import re
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -182,12 +182,23 @@ def _older(model: onnx.ModelProto, opset: int) -> onnx.ModelProto:
     return older
 
 
+def _remove_traces(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Remove the exporter's stack traces, which name folders of this machine."""
+    for node in nodes:
+        _refill(node.metadata_props, [one for one in node.metadata_props if one.key != "pkg.torch.onnx.stack_trace"])
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                _remove_traces(graph.node)
+
+
 def save(model: onnx.ModelProto, path: Path) -> None:
     """Checks a model in full, then writes it.
 
     Raises:
         ExportError: it is not valid ONNX.
     """
+    for part in (model.graph, *model.functions):
+        _remove_traces(part.node)
     path.write_bytes(model.SerializeToString(deterministic=True))
     try:
         onnx.checker.check_model(str(path), full_check=True)

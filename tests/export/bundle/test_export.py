@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -214,3 +215,12 @@ def test_a_head_beside_another_encoder_is_refused(tiny_run, tmp_path):
     head = load_checkpoint(tmp_path / "run" / "seed-0" / "iciia_t.safetensors")
     with pytest.raises(CheckpointError, match="is not the encoder that iciia_t.safetensors was trained on"):
         head.required("encoder")
+
+
+def test_exported_programs_hold_no_folder_of_the_machine_that_exported_them(bundle):
+    programs = [*bundle.folder.rglob("*.onnx")]
+    assert programs
+    for program in programs:
+        content = program.read_bytes()
+        assert b"stack_trace" not in content
+        assert str(Path(torch.__file__).parents[1]).encode() not in content
