@@ -583,7 +583,8 @@ void read_self_test(const Value &value, const string &where, size_t photos) {
 }
 
 Head read_head(const Value &value, const string &where, int64_t version, size_t photos, int64_t &total) {
-    std::set<string> known = {"name", "labels", "personalisation", "state", "self_test", "training", "thresholds", "rejection"};
+    std::set<string> known = {"name",     "labels",     "personalisation", "state",       "self_test",
+                              "training", "thresholds", "rejection",       "known_scores"};
     if (version == 6) known.insert({"classifier", "taught_by"});
     const Fields fields(value, where, known);
     Head found;
@@ -596,6 +597,17 @@ Head read_head(const Value &value, const string &where, int64_t version, size_t 
     if (const Value *rejection = fields.given("rejection")) {
         const double least = number(*rejection, fields.at("rejection"));
         if (!(least >= -1000 && least <= 1000)) refuse(fields.at("rejection"), "expected -1000 to 1000");
+    }
+    if (const Value *scores = fields.given("known_scores")) {
+        const auto &items = array(*scores, fields.at("known_scores")).items;
+        double last = -1000;
+        for (const Value &item : items) {
+            const double score = number(item, fields.at("known_scores"));
+            if (!(score >= last && score <= 1000)) refuse(fields.at("known_scores"), "expected ascending numbers from -1000 to 1000");
+            last = score;
+        }
+        if (items.size() != 10 || !fields.given("rejection"))
+            refuse(fields.at("known_scores"), "expected 10 numbers, and a rejection threshold");
     }
     if (const Value *thresholds = fields.given("thresholds")) {
         const auto &items = array(*thresholds, fields.at("thresholds")).items;

@@ -341,6 +341,7 @@ class Artifact(Strict, frozen=True):
         return f"{self.runtime}:{self.precision}"
 
 
+KNOWN_LEVELS = (0.05, *(number / 10 for number in range(1, 10)))  # of Head.known_scores
 SHARES_VERSION = 3  # version of the arithmetic of class shares, and of what is kept of a photo for them
 SET_SHARES_VERSION = 4  # the same for photos with several labels, label by label
 MAX_SET_LABELS = 256  # of a head whose answers are sets
@@ -348,6 +349,7 @@ Count = Annotated[float, msgspec.Meta(ge=0, le=1e9)]  # a number of photos
 Photos = Annotated[float, msgspec.Meta(ge=1e-3, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=1e-9, lt=1)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Score = Annotated[float, msgspec.Meta(ge=-1000, le=1000)]
 
 
 class ShareCard(Strict, frozen=True):
@@ -491,6 +493,8 @@ class Head(Strict, frozen=True):
             The logits are then those of each label for itself. It is left out of the manifest of any other head.
         rejection: minimum score of answers to photos that show one of the labels, see
             :attr:`refocus.edge.recognize.Answer.known_score`; left out: the bundle cannot tell.
+        known_scores: scores of correct answers at the quantiles ``KNOWN_LEVELS``, ascending. Left out: the score is the
+            largest logit, not divided by the length of the feature, and class shares count all photos alike.
         taught_by: ``photos`` (n, 4), int8: the first bytes of the SHA-256 of each photo file that training has seen, so
             that no model is evaluated on its training photos.
     """
@@ -504,10 +508,17 @@ class Head(Strict, frozen=True):
     classifier: Defaults | None = None
     taught_by: Defaults | None = None
     thresholds: tuple[Probability, ...] | msgspec.UnsetType = msgspec.UNSET
-    rejection: Annotated[float, msgspec.Meta(ge=-1000, le=1000)] | msgspec.UnsetType = msgspec.UNSET
+    rejection: Score | msgspec.UnsetType = msgspec.UNSET
+    known_scores: tuple[Score, ...] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         _check_numbers(f"head {self.name}", [state.shape for state in self.state])
+        if isinstance(self.known_scores, tuple) and (
+            len(self.known_scores) != len(KNOWN_LEVELS)
+            or [*self.known_scores] != sorted(self.known_scores)
+            or not isinstance(self.rejection, float)
+        ):
+            raise ValueError(f"known_scores: expected {len(KNOWN_LEVELS)} ascending numbers and a rejection threshold")
         if not self.labels:
             raise ValueError("labels are empty")
         if not _NAME.fullmatch(self.name):

@@ -22,6 +22,7 @@ import numpy as np
 from refocus.edge.history.schema import first_row
 
 MOST = 256  # classes of one photo: 2 KB
+MOST_CREDIT = 2.5
 # Four columns each: a recovery, that of Refocus 0.1 included, takes rows of 3, 5, 6 or 8 columns for others.
 LIKELY_TABLES = (
     "create table classifier (space text primary key, identity text not null, labels text not null,"
@@ -59,15 +60,23 @@ class LikelyClasses(NamedTuple):
     Attributes:
         classes: (k,) int32.
         probabilities: (k,) float32, calibrated; what they lack to 1 is the other classes'.
+        credit: log likelihood ratio of "the photo shows the first class" to "none of the labels", by its score.
     """
 
     classes: np.ndarray
     probabilities: np.ndarray
+    credit: float = 0.0
 
     @property
     def value(self) -> bytes:
-        """As it is stored, 8 k bytes: k little-endian uint32 class indices, then k little-endian float32."""
-        return self.classes.astype("<u4").tobytes() + self.probabilities.astype("<f4").tobytes()
+        """As it is stored: k little-endian uint32 class indices, then k + 1 little-endian float32."""
+        numbers = np.append(self.probabilities, self.credit)
+        return self.classes.astype("<u4").tobytes() + numbers.astype("<f4").tobytes()
+
+
+def size_of(count: int) -> int:
+    """Return the size of a stored row of that many classes, in bytes."""
+    return 8 * count + 4
 
 
 class LikelyColumn(NamedTuple):
@@ -77,12 +86,14 @@ class LikelyColumn(NamedTuple):
         photos: their identities.
         classes: (n, k) class numbers.
         probabilities: (n, k).
+        credits: (n,).
         stored: identities of all photos that are stored, those without likely classes of this classifier too.
     """
 
     photos: tuple[str, ...]
     classes: np.ndarray
     probabilities: np.ndarray
+    credits: np.ndarray
     stored: tuple[str, ...]
 
     @property
@@ -178,17 +189,19 @@ def classifier_of(space: str, rows: Sequence[Sequence[Any]]) -> Classifier | Non
 
 def column(space: str, by: Classifier, count: int, rows: Sequence[Sequence[Any]]) -> LikelyColumn:
     """What rows of ``COLUMN`` hold of one classifier, ``count`` classes of each photo; other rows count as missing."""
-    sealed = [row for row in rows if _is_sealed(space, by, 8 * count, *row)]
-    numbers = np.frombuffer(b"".join(row[4] for row in sealed), "<u4").reshape(len(sealed), 2 * count)
-    classes, probabilities = numbers[:, :count], numbers[:, count:].view("<f4")
-    sound = (classes < len(by.labels)).all(axis=1) & np.isfinite(probabilities).all(axis=1)
+    sealed = [row for row in rows if _is_sealed(space, by, size_of(count), *row)]
+    numbers = np.frombuffer(b"".join(row[4] for row in sealed), "<u4").reshape(len(sealed), 2 * count + 1)
+    classes, floats = numbers[:, :count], numbers[:, count:].view("<f4")
+    sound = (classes < len(by.labels)).all(axis=1) & np.isfinite(floats).all(axis=1)
+    sound &= np.abs(floats[:, count]) <= MOST_CREDIT
     photos = tuple(row[1] for row, whole in zip(sealed, sound.tolist(), strict=True) if whole)
-    return LikelyColumn(photos, classes[sound], probabilities[sound], tuple(row[1] for row in rows))
+    floats = floats[sound]
+    return LikelyColumn(photos, classes[sound], floats[:, :count], floats[:, count], tuple(row[1] for row in rows))
 
 
 def by_label(space: str, by: Classifier, rows: Sequence[Sequence[Any]]) -> dict[str, list[tuple[str, float]]]:
     """The likely classes that rows of ``COLUMN`` hold, by photo, with their names."""
-    counts = {len(row[4]) // 8 for row in rows if isinstance(row[4], bytes) and len(row[4]) <= 8 * MOST}
+    counts = {len(row[4]) // 8 for row in rows if isinstance(row[4], bytes) and len(row[4]) <= size_of(MOST)}
     found = {}
     for part in (column(space, by, count, rows) for count in counts if count):
         for photo, classes, probabilities in zip(*part[:3], strict=True):

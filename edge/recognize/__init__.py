@@ -22,7 +22,7 @@ from refocus.edge.recognize.head_state import StreamState
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS
 from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, LabelShares, label_set, sigmoid
 from refocus.edge.recognize.recognizer import STAGES, Answer, Recognizer, profile_path
-from refocus.edge.recognize.rejection import rejection_threshold
+from refocus.edge.recognize.rejection import KnownScores, known_scores, length_of
 from refocus.edge.recognize.self_test import answer_all, expected_answer
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ __all__ = [
     "Answer",
     "ChosenTarget",
     "ClassShares",
+    "KnownScores",
     "LabelShares",
     "Measured",
     "Recognizer",
@@ -53,12 +54,13 @@ __all__ = [
     "forget_choice",
     "head_targets",
     "keep_choice",
+    "known_scores",
     "label_set",
+    "length_of",
     "library_version",
     "processor",
     "profile_path",
     "read_choice",
-    "rejection_threshold",
     "sigmoid",
     "softmax",
 ]

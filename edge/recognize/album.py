@@ -33,6 +33,7 @@ from refocus.edge.recognize.explain import Ranking, largest, ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, AnyShares
 from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.recognize.rejection import known_scores_of
 
 ORDERS = ("time", "name")
 # Of what lies in a folder, these are photos. What cannot be decoded here is still somebody's photo: it gets its row.
@@ -327,7 +328,9 @@ class _Album:
         state, profile = self._recognizer.empty_shares(), self._recognizer.history
         if state is None or profile is None:
             return state
-        key = f"likely classes by photo before the album: {printable(profile.path)} by {self._recognizer.classifier}"
+        card = self._recognizer.card
+        by = f"{self._recognizer.classifier}:{state.settings.identity(card.labels, known_scores_of(card))}"
+        key = f"likely classes by photo before the album: {printable(profile.path)} by {by}"
         chosen = self._work.settings().get(key)
         if chosen is None:
             rows = self._recognizer.likely_by_photo()

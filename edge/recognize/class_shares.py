@@ -9,14 +9,17 @@ They collect in classes that attract them, and so do the classifier's mistakes. 
 - Calibration first, as label-shift estimates need it: z = (scale * logits + bias) / temperature (Alexandari, Kundaje
   and Shrikumar, "Maximum likelihood with bias-corrected calibration is hard-to-beat at label shift adaptation", ICML
   2020).
-- A photo does not count if the classifier's largest output is below the rejection threshold of the bundle
-  (:attr:`Answer.is_known`). Such photos show none of the classes, by the logits alone: a personal prior cannot confirm
-  itself.
+- A photo does not count if its score is below the rejection threshold of the bundle (:attr:`Answer.is_known`). Such
+  photos show none of the classes, by the classifier alone: a personal prior cannot confirm itself.
 - Each other photo votes for its most likely class alone, with the weight v = p(best)^2. Votes depend less on the
   temperature than the responsibilities of expectation maximisation do. (For photos with several labels each label
   counts its expectation.)
 - A Dirichlet prior of strength a with mean b: s(c) = (N(c) + a b(c)) / (n + a), where N(c) are the votes. Votes fade
   with a half-life, so that other habits can take over.
+- Unknown photos above the threshold collect in a few classes. The votes of a class therefore count with the probability
+  that the class is the person's: 1 / (1 + exp(-o - L(c))). L(c) sums the credits of its photos
+  (:mod:`refocus.edge.recognize.rejection`). The prior log odds o come from the numbers A of photos above the threshold
+  and B below it: R B of the photos above are taken for unknown, so o = log((A - R B + 1) / (R B + 1/4)), with limits.
 - "No shift" competes with s. Each photo is predicted before it votes (Dawid, "Statistical theory: the prequential
   approach", JRSS A, 1984), and E sums log(1 - v + v sum_c s(c) p(c) / b(c)) minus a penalty per photo. The penalty
   makes "no shift" win ties: a diffuse history predicts its own photos a little better than b does, by the classifier's
@@ -46,13 +49,15 @@ import numpy as np
 
 from refocus.edge.bundle.manifest import SHARES_VERSION, ShareCard
 from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUnavailable
-from refocus.edge.history.likely_classes import LikelyClasses
+from refocus.edge.history.likely_classes import MOST_CREDIT, LikelyClasses, size_of
+from refocus.edge.recognize.rejection import KnownScores
 
 if TYPE_CHECKING:
     from refocus.edge.runtimes.native_shares import NativeShares
 
 _TINY = float(np.finfo(np.float32).tiny)
-_LEAST, _MOST = -3.0, 6.0  # limits of the evidence, in nats
+_LEAST, _MOST = -3.0, 6.0  # limits of the evidence, and of the log odds of a class, in nats
+_PASSING = 0.3  # R: unknown photos above the threshold, for each one below it
 _FADED = 12  # half-lives after which the newest photos alone decide: a vote is below 1/4000
 
 
@@ -123,14 +128,13 @@ class ShareSettings:
         """
         return min(math.ceil(max(self.strength, self.half_life)), self.capacity)
 
-    def identity(self, labels: Sequence[str], rejection: float = -math.inf) -> str:
+    def identity(self, labels: Sequence[str], known: KnownScores) -> str:
         """Return a hash of what stored rows depend on.
 
-        Rows also depend on the feature and the classifier. The hash covers the labels, the rejection threshold and the
-        settings that :meth:`ClassShares.row` reads. Rows of another identity must be computed again.
+        Rows also depend on the feature and the classifier. The hash covers the labels, the scores of correct answers
+        and the settings that :meth:`ClassShares.row` reads. Rows of another identity must be computed again.
         """
-        parts = [self.outputs, self.temperature, self.scale, self.bias, self.top, tuple(labels)]
-        parts += [rejection] if math.isfinite(rejection) else []
+        parts = [self.outputs, self.temperature, self.scale, self.bias, self.top, tuple(labels), known]
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
@@ -198,7 +202,7 @@ class ClassShares:
         classes: C.
         native: whether to compute in C where the library is available.
         expected: whether a photo counts for all of its classes, by their expectation, instead of the most likely one.
-        rejection: minimum of the largest output of a photo that counts.
+        known: scores of correct answers, which say which photos and classes count.
 
     Raises:
         BundleError: the settings do not fit the classifier.
@@ -208,13 +212,13 @@ class ClassShares:
     classes: int
     native: bool = True
     expected: bool = False
-    rejection: float = -math.inf
+    known: KnownScores = field(default_factory=KnownScores)
     _slots: dict[Hashable, int] = field(default_factory=dict, init=False, repr=False)  # key -> slot, oldest first
     _stale: bool = field(default=False, init=False, repr=False)  # whether a photo was forgotten since the last fold
     _index: np.ndarray = field(init=False, repr=False)  # of each slot: its k classes
-    _kept: np.ndarray = field(init=False, repr=False)  # and their probabilities
-    _counts: np.ndarray = field(init=False, repr=False)  # N
-    _sums: np.ndarray = field(init=False, repr=False)  # votes n, those of classes beyond k, evidence
+    _kept: np.ndarray = field(init=False, repr=False)  # and their probabilities, and the credit of the photo
+    _counts: np.ndarray = field(init=False, repr=False)  # N, and L
+    _sums: np.ndarray = field(init=False, repr=False)  # votes n, those of classes beyond k, evidence, A, B
 
     def __post_init__(self) -> None:
         self.settings.check(self.classes)
@@ -233,10 +237,11 @@ class ClassShares:
         """Forget all photos."""
         self._slots.clear()
         self._stale = False
+        self._voters = 0  # photos above the rejection threshold
         self._free: list[int] = []
         self._index = np.zeros((0, self.k), np.int32)
-        self._kept = np.zeros((0, self.k), np.float32)
-        self._counts, self._sums = np.zeros(self.classes), np.zeros(3)
+        self._kept = np.zeros((0, self.k + 1), np.float32)
+        self._counts, self._sums = np.zeros((2, self.classes)), np.zeros(5)
         self._place()
 
     def __len__(self) -> int:
@@ -266,7 +271,8 @@ class ClassShares:
         while len(self._slots) >= self.settings.capacity:
             self.forget(next(iter(self._slots)))
         slot = self._slots[key] = self._take_slot()
-        self._index[slot], self._kept[slot] = row
+        self._index[slot], self._kept[slot, : self.k], self._kept[slot, self.k] = row
+        self._voters += bool(row.probabilities.any())
         self._fold([] if self._stale else [slot])
 
     def extend(self, rows: Iterable[LikelyClasses], keys: Iterable[Hashable] | None = None) -> None:
@@ -283,27 +289,32 @@ class ClassShares:
         if key not in self._slots:
             return False
         half_lives = self.settings.half_life, self.settings.evidence_half_life
-        faded = all(half_lives) and len(self._slots) > _FADED * max(half_lives)
+        faded = all(half_lives) and self._voters > _FADED * max(half_lives)
         self._stale |= not faded or next(iter(self._slots)) != key
         self._free.append(self._slots.pop(key))
+        self._voters -= bool(self._kept[self._free[-1], : self.k].any())
         return True
 
     # ---- what it says
 
-    def row(self, outputs: np.ndarray) -> LikelyClasses:
+    def row(self, outputs: np.ndarray, length: float = 1.0) -> LikelyClasses:
         """Return what to keep of a photo.
 
         Args:
             outputs: outputs of the classifier, (C,), as ``settings.outputs`` says.
+            length: length of the photo's feature.
 
         Raises:
             PhotoError: the outputs are not finite, or not probabilities.
         """
-        return self._counted(self.row_of(softmax(self.calibrated(outputs))), outputs)
+        return self._counted(self.row_of(softmax(self.calibrated(outputs))), outputs, length)
 
-    def _counted(self, row: LikelyClasses, outputs: np.ndarray) -> LikelyClasses:
-        """Return a row, with zeros if the photo does not count."""
-        return row if outputs.max() >= self.rejection else row._replace(probabilities=np.zeros_like(row[1]))
+    def _counted(self, row: LikelyClasses, outputs: np.ndarray, length: float) -> LikelyClasses:
+        """Return a row with its credit, or with zeros if the photo does not count."""
+        score = self.known.score(outputs, length)
+        if score >= self.known.rejection:
+            return row._replace(credit=float(np.float32(self.known.credit(score))))
+        return row._replace(probabilities=np.zeros_like(row.probabilities))
 
     def row_of(self, probability: np.ndarray) -> LikelyClasses:
         """Return the k most likely of calibrated probabilities (C,)."""
@@ -334,24 +345,34 @@ class ClassShares:
         self._settle()
         if self._native is not None:
             return Shares(*self._native.estimate(), len(self._slots))
-        settings, (votes, spread, evidence) = self.settings, self._sums
+        settings, (votes, spread, evidence, *_), counts = self.settings, self._sums, self._counts[0]
+        if self._vouched:
+            counts = counts / (1 + np.exp(-self._class_odds() - self._counts[1]))
+            votes = float(counts.sum())
         none = 1 / (1 + math.exp(evidence - self._odds))
-        share = (self._counts + (spread + settings.strength) * self._base) / (votes + settings.strength)
+        share = (counts + (spread + settings.strength) * self._base) / (votes + settings.strength)
         share = none * self._base + (1 - none) * share
         share = settings.elsewhere * self._base + (1 - settings.elsewhere) * share
         likelier = math.log(settings.no_shift + (1 - settings.no_shift) * math.exp(evidence))
         return Shares(share / share.sum(), np.array([none, 1 - none]), likelier, len(self._slots))
 
-    def answer(self, outputs: np.ndarray) -> ShareAnswer:
+    def _class_odds(self) -> float:
+        """Return the log odds that a class is the person's, before credits."""
+        above, below = self._sums[3:].tolist()
+        unknown = _PASSING * below
+        return min(max(math.log((max(above - unknown, 0.0) + 1) / (unknown + 0.25)), _LEAST), _MOST)
+
+    def answer(self, outputs: np.ndarray, length: float = 1.0) -> ShareAnswer:
         """Answer one photo with the shares as its class prior.
 
         Args:
             outputs: logits or probabilities of the classifier, (C,), as the settings say.
+            length: length of the photo's feature.
 
         Raises:
             PhotoError: as :meth:`row`.
         """
-        found = self._answered(outputs)
+        found = self._answered(outputs, length)
         if found is not None:
             return found[0]
         plain = self.calibrated(outputs)
@@ -364,15 +385,18 @@ class ClassShares:
         anything = (1 - self.settings.elsewhere) * float(now.weights[0]) + self.settings.elsewhere
         trust = min(max(1 - anything / likelihood, 0.0), 1.0) if len(self) else 0.0
         moved = 0.5 * float(np.abs(weighed / likelihood - alone).sum())
-        row = self._counted(self.row_of(alone), np.asarray(outputs))
+        row = self._counted(self.row_of(alone), np.asarray(outputs), length)
         return ShareAnswer(plain + bounded, plain, shift, support, alone, trust, moved, now, row)
 
-    def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
+    def answer_beside(
+        self, outputs: np.ndarray, head: np.ndarray, length: float = 1.0
+    ) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own and class shares.
 
         Args:
             outputs: (C,) of the classifier without history, as the settings say.
             head: (C,) logits of the head.
+            length: length of the photo's feature.
 
         Returns:
             what the shares say, with ``moved`` of this answer; and its logits (C,), see :func:`beside_head`.
@@ -380,10 +404,10 @@ class ClassShares:
         Raises:
             PhotoError: as :meth:`answer`.
         """
-        found = self._answered(outputs, head)
+        found = self._answered(outputs, length, head)
         if found is not None:
             return found
-        answer = self.answer(outputs)
+        answer = self.answer(outputs, length)
         logits = beside_head(head, answer, self.settings.with_head, self.settings.gated)
         moved = 0.5 * float(np.abs(softmax(logits) - softmax(head.astype(np.float64))).sum())
         return answer._replace(moved=moved), logits
@@ -401,7 +425,9 @@ class ClassShares:
         found = beside_head(head.astype(np.float64), unmoved, self.settings.with_head, self.settings.gated)
         return found, 0.5 * float(np.abs(softmax(logits) - softmax(found)).sum())
 
-    def _answered(self, outputs: np.ndarray, head: np.ndarray | None = None) -> tuple[ShareAnswer, np.ndarray] | None:
+    def _answered(
+        self, outputs: np.ndarray, length: float, head: np.ndarray | None = None
+    ) -> tuple[ShareAnswer, np.ndarray] | None:
         """An answer in C; None where there is no library, or the outputs are not finite logits (C,)."""
         outputs = np.asarray(outputs)
         if self._native is None or self.settings.outputs != "logits" or outputs.shape != (self.classes,):
@@ -412,7 +438,7 @@ class ClassShares:
             return None
         logits, shared, plain, shift, alone, shares, weights, numbers, *kept = found
         evidence, trust, moved = numbers
-        now, row = Shares(shares, weights, evidence, len(self)), self._counted(LikelyClasses(*kept), outputs)
+        now, row = Shares(shares, weights, evidence, len(self)), self._counted(LikelyClasses(*kept), outputs, length)
         return ShareAnswer(shared, plain, shift, self.settings.support, alone, trust, moved, now, row), logits
 
     def decode(self, content: bytes) -> LikelyClasses:
@@ -421,17 +447,18 @@ class ClassShares:
         Raises:
             HistoryError: it was not stored for this classifier.
         """
-        if len(content) != 8 * self.k:
+        if len(content) != size_of(self.k):
             raise HistoryError(
-                f"a stored row of class shares has {len(content)} bytes, expected {8 * self.k}: it is of another"
+                f"a stored row of class shares has {len(content)} bytes, expected {size_of(self.k)}: it is of another"
                 " classifier or other settings; compute the rows again"
             )
         row = LikelyClasses(
             np.frombuffer(content, "<u4", self.k).astype(np.int64),
             np.frombuffer(content, "<f4", self.k, 4 * self.k).astype(np.float32),
+            float(np.frombuffer(content, "<f4", 1, 8 * self.k)[0]),
         )
         self._check_row(row)
-        return LikelyClasses(row.classes.astype(np.int32), row.probabilities)
+        return row._replace(classes=row.classes.astype(np.int32))
 
     # ---- inside
 
@@ -448,24 +475,25 @@ class ClassShares:
         if self._native is not None:
             self._native.fold(slots)
         for slot in slots if self._native is None else ():
-            self._count(self._index[slot], self._kept[slot].astype(np.float64))
+            self._count(self._index[slot], *np.split(self._kept[slot].astype(np.float64), [self.k]))
 
-    def _count(self, index: np.ndarray, kept: np.ndarray) -> None:
-        """Count one photo by its row; zeros do not count."""
+    def _count(self, index: np.ndarray, kept: np.ndarray, credit: np.ndarray) -> None:
+        """Count one photo by its row; zeros do not vote."""
+        self._sums[3:] = self._fade * self._sums[3:] + ([1, 0] if kept.any() else [0, 1])
         if not kept.any():
             return
-        settings, (votes, spread, evidence) = self.settings, self._sums
-        base, best = self._base[index], int(kept.argmax())
-        share = (self._counts[index] + (spread + settings.strength) * base) / (votes + settings.strength)
+        settings, (votes, spread, evidence, *_) = self.settings, self._sums
+        base, best, counts = self._base[index], int(kept.argmax()), self._counts[0]
+        share = (counts[index] + (spread + settings.strength) * base) / (votes + settings.strength)
         covered = max(1.0 - float(base.sum()), _TINY)
         rest = max(0.0, 1.0 - float(kept.sum())) / covered if self.k < self.classes else 0.0
         owned, others = share * kept / base, rest * max(1.0 - float(share.sum()), 0.0)
         personal, vote = max(float(owned.sum()) + others, _TINY), float(kept[best]) ** 2
         self._counts *= self._fade
         if self.expected:
-            self._counts[index] += vote * owned / personal
+            counts[index] += vote * owned / personal
         else:
-            self._counts[index[best]] += vote
+            self._counts[:, index[best]] += [vote, float(credit[0])]
         self._sums[:2] = self._fade * self._sums[:2] + [vote, vote * others / personal if self.expected else 0.0]
         gained = math.log(max(1 - vote + vote * personal, _TINY)) - settings.penalty
         self._sums[2] = min(max(self._evidence_fade * evidence + gained, _LEAST), _MOST)
@@ -477,7 +505,7 @@ class ClassShares:
         if used == len(self._index):
             more = max(64, min(used, self.settings.capacity))
             self._index = np.concatenate([self._index, np.zeros((more, self.k), np.int32)])
-            self._kept = np.concatenate([self._kept, np.zeros((more, self.k), np.float32)])
+            self._kept = np.concatenate([self._kept, np.zeros((more, self.k + 1), np.float32)])
             self._place()
         return used
 
@@ -489,13 +517,18 @@ class ClassShares:
         vectors = {"base": self._base, "scale": self._scale, "bias": self._bias}
         numbers = {name: getattr(self.settings, name) for name in _NUMBERS}
         fading = {"odds": self._odds, "fade": self._fade, "evidence_fade": self._evidence_fade}
-        flags = {"expected": self.expected, "gated": self.settings.gated}
-        return NativeShares(self.classes, self.k, vectors, numbers | fading | flags | {"least": _LEAST, "most": _MOST})
+        flags = {"expected": self.expected, "gated": self.settings.gated, "vouched": self._vouched}
+        limits = {"least": _LEAST, "most": _MOST, "passing": _PASSING}
+        return NativeShares(self.classes, self.k, vectors, numbers | fading | flags | limits)
 
     def _place(self) -> None:
         """Pass the state's memory to the native arithmetic."""
         if self._native is not None:
             self._native.place(self._index, self._kept, self._counts, self._sums)
+
+    @property
+    def _vouched(self) -> bool:
+        return bool(self.known.quantiles)
 
     @cached_property
     def _base(self) -> np.ndarray:
@@ -528,7 +561,7 @@ class ClassShares:
         return logits
 
     def _check_row(self, row: LikelyClasses) -> None:
-        classes, probabilities = row
+        classes, probabilities, credit = row
         if classes.shape != (self.k,) or probabilities.shape != (self.k,):
             raise HistoryError(
                 f"a row of class shares has shapes {classes.shape} and {probabilities.shape}, expected ({self.k},)"
@@ -540,7 +573,7 @@ class ClassShares:
                 f"a row of class shares names classes that are not {self.k} different ones below {self.classes}: it is"
                 " of another label set, or damaged; compute the rows again"
             )
-        if not (all(one >= 0 for one in there) and sum(there) <= 1.001):  # NaN too
+        if not (all(one >= 0 for one in there) and sum(there) <= 1.001 and abs(credit) <= MOST_CREDIT):  # NaN too
             raise HistoryError("a row of class shares holds no probabilities: it is damaged; compute the rows again")
 
 

@@ -11,7 +11,6 @@ Notation: C labels, n photos.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 
@@ -19,8 +18,9 @@ import numpy as np
 
 from refocus.edge.bundle.manifest import MAX_SET_LABELS, SHARES_VERSION, Head, ShareCard
 from refocus.edge.errors import BundleError, HistoryError, PhotoError
-from refocus.edge.history.likely_classes import LikelyClasses
+from refocus.edge.history.likely_classes import LikelyClasses, size_of
 from refocus.edge.recognize.class_shares import ClassShares, ShareAnswer, Shares, ShareSettings, softmax
+from refocus.edge.recognize.rejection import known_scores_of
 
 LABEL_SEPARATOR = ";"  # between the labels of one photo in a table
 _BOTH = np.arange(2, dtype=np.int32)  # a label, and its absence
@@ -105,8 +105,12 @@ class LabelShares:
             label.forget(key)
         return there
 
-    def row(self, outputs: np.ndarray) -> LikelyClasses:
-        """What to keep of a photo with the classifier's outputs (C,).
+    def row(self, outputs: np.ndarray, length: float = 1.0) -> LikelyClasses:
+        """Return what to keep of a photo; the length of its feature has no effect.
+
+        Args:
+            outputs: outputs of the classifier, (C,).
+            length: length of the photo's feature.
 
         Raises:
             PhotoError: not what the classifier should give.
@@ -131,7 +135,7 @@ class LabelShares:
         """Return the present rates (C,), and the mean weights over labels."""
         return _joined([label.estimate() for label in self._labels])
 
-    def answer(self, outputs: np.ndarray) -> ShareAnswer:
+    def answer(self, outputs: np.ndarray, length: float = 1.0) -> ShareAnswer:
         """Answer of one photo with the person's rates: logits (C,), of each label for itself.
 
         ``trust`` and ``moved`` are means over labels.
@@ -148,7 +152,9 @@ class LabelShares:
         support, trust = self.settings.support, float(self._trust.mean())
         return ShareAnswer(logits, plain, shift, support, alone, trust, moved, now, _row(alone))
 
-    def answer_beside(self, outputs: np.ndarray, head: np.ndarray) -> tuple[ShareAnswer, np.ndarray]:
+    def answer_beside(
+        self, outputs: np.ndarray, head: np.ndarray, length: float = 1.0
+    ) -> tuple[ShareAnswer, np.ndarray]:
         """One photo's answer by a head with a history of its own, logits (C,), and the person's rates; see
         :meth:`beside`.
 
@@ -186,8 +192,8 @@ class LabelShares:
         Raises:
             HistoryError: it was not stored for this classifier.
         """
-        if len(content) != 8 * self.k:
-            raise HistoryError(f"a stored row of label shares has {len(content)} bytes, expected {8 * self.k}")
+        if len(content) != size_of(self.k):
+            raise HistoryError(f"a stored row of label shares has {len(content)} bytes, expected {size_of(self.k)}")
         classes = np.frombuffer(content, "<u4", self.k).astype(np.int32)
         row = LikelyClasses(classes, np.frombuffer(content, "<f4", self.k, 4 * self.k).astype(np.float32))
         self._check(row)
@@ -218,12 +224,7 @@ def shares_of(head: Head) -> AnyShares | None:
         return None
     if head.several:
         return LabelShares(settings_of(card), len(head.labels))
-    return ClassShares(settings_of(card), len(head.labels), rejection=rejection_of(head))
-
-
-def rejection_of(head: Head) -> float:
-    """Return the rejection threshold of a head, or minus infinity."""
-    return head.rejection if isinstance(head.rejection, float) else -math.inf
+    return ClassShares(settings_of(card), len(head.labels), known=known_scores_of(head))
 
 
 def _joined(labels: Sequence[Shares]) -> Shares:

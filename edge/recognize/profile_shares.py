@@ -18,7 +18,8 @@ from refocus.edge.errors import HistoryError, PhotoError
 from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
 from refocus.edge.recognize.class_shares import Shares
-from refocus.edge.recognize.label_sets import AnyShares, rejection_of, settings_of, shares_of
+from refocus.edge.recognize.label_sets import AnyShares, settings_of, shares_of
+from refocus.edge.recognize.rejection import known_scores_of, length_of
 
 Rows = list[tuple[str, LikelyClasses]]  # identity of each photo and its likely classes, oldest first
 AT_ONCE = 256  # photos whose classes are computed, and then stored in one transaction
@@ -50,7 +51,7 @@ class Shared:
 
 
 def shared(
-    state: AnyShares, delivered: np.ndarray, plain: np.ndarray, reads_history: bool
+    state: AnyShares, delivered: np.ndarray, plain: np.ndarray, feature: np.ndarray, reads_history: bool
 ) -> tuple[np.ndarray, Shared]:
     """Logits (C,) of an answer with shares, and what these did.
 
@@ -58,20 +59,22 @@ def shared(
         state: the photos before.
         delivered: (C,) logits of the answer without shares.
         plain: (C,) logits of the classifier without history.
+        feature: (D,) of the photo.
         reads_history: whether ``delivered`` comes of a head with a history of its own, which knows part of what shares
             say: these then count with the exponent ``with_head``.
     """
+    length = length_of(feature)
     if reads_history:
-        answer, logits = state.answer_beside(plain, delivered)
+        answer, logits = state.answer_beside(plain, delivered, length)
         moved, without, alone, row = answer.moved, delivered, plain, answer.row
         if state.settings.gated:  # without earlier photos the calibrated classifier answers, and the head has no part
             without, moved = state.without(delivered, answer, logits)
             alone = answer.plain_logits
     else:
-        answer = state.answer(delivered)
+        answer = state.answer(delivered, length)
         moved, logits, without = answer.moved, answer.logits, answer.plain_logits
         same = np.array_equal(delivered, plain)
-        alone, row = (without, answer.row) if same else (state.calibrated(plain), state.row(plain))
+        alone, row = (without, answer.row) if same else (state.calibrated(plain), state.row(plain, length))
     did = Shared(answer.estimate, answer.trust, moved, without.astype(np.float32), alone.astype(np.float32), row)
     return logits.astype(np.float32), did
 
@@ -109,7 +112,7 @@ class ProfileShares:
         assert replayed is not None  # noqa: S101
         self._history, self._space, self._width, self._classify = history, space, width, classify
         self._settings = settings_of(head.personalisation.shares)
-        self.by = Classifier(f"{identity}:{self._settings.identity(head.labels, rejection_of(head))}", head.labels)
+        self.by = Classifier(f"{identity}:{self._settings.identity(head.labels, known_scores_of(head))}", head.labels)
         self.now, self._replayed = now, replayed
         self._met: list[str] = []  # the photos of ``_replayed``
         self._rows: Rows | None = None  # of the file, for photos that come again; None: not in step with it
@@ -178,7 +181,8 @@ class ProfileShares:
         for start in range(0, len(wanted), AT_ONCE):
             computed |= self._fill(wanted[start : start + AT_ONCE])
         classes = column.classes.astype(np.int32)
-        found = {p: LikelyClasses(*row) for p, *row in zip(column.photos, classes, column.probabilities, strict=True)}
+        kept = zip(column.photos, classes, column.probabilities, column.credits.tolist(), strict=True)
+        found = {photo: LikelyClasses(*row) for photo, *row in kept}
         found |= computed
         return [(photo, found[photo]) for photo in column.stored if photo in found]
 
@@ -187,7 +191,7 @@ class ProfileShares:
         found: dict[str, LikelyClasses] = {}
         for photo, feature in zip(past.photos, past.features, strict=True):
             try:
-                found[photo] = self.now.row(self._classify(feature))
+                found[photo] = self.now.row(self._classify(feature), length_of(feature))
             except PhotoError:  # NaN or infinite
                 self._unusable.add(photo)
         with contextlib.suppress(HistoryError):  # a full disk: they are computed again at the next start

@@ -20,7 +20,7 @@ from PIL import Image
 from refocus.edge.bundle.load import Bundle, load_bundle
 from refocus.edge.bundle.manifest import Artifact, Manifest
 from refocus.edge.errors import BundleError, HistoryError, PersonalWeightsError, PhotoError, RefocusError
-from refocus.edge.files import default_profiles, printable
+from refocus.edge.files import default_bundle, default_profiles, printable
 from refocus.edge.history.damage import Unwritable
 from refocus.edge.history.feature_history import CAPACITY, PROTECT, FeatureHistory, RetentionPolicy
 from refocus.edge.history.likely_classes import Classifier, LikelyClasses
@@ -34,6 +34,7 @@ from refocus.edge.recognize.head_state import ROWS_KEPT, Outputs, make_head_stat
 from refocus.edge.recognize.history_selection import HISTORY_SELECTIONS, HistorySelection, Named
 from refocus.edge.recognize.label_sets import AnyShares, probabilities_of, settings_of, shares_of
 from refocus.edge.recognize.profile_shares import ProfileShares, Shared, shared
+from refocus.edge.recognize.rejection import KnownScores, known_scores_of, length_of
 from refocus.edge.recognize.self_test import ensure_checked
 from refocus.edge.recognize.serving_head import NATIVE, load_head
 from refocus.edge.runtimes import NATIVE_PRECISIONS, Program, load_program
@@ -68,7 +69,7 @@ class Answer:
             history could not be read, or that it was damaged and what was lost.
         shared: what class shares did to the answer; None where they have no part in it.
         thresholds: (C,) of a bundle whose answers are sets of labels, the least probability of each; None of any other.
-        rejection: minimum of :attr:`known_score` of photos that show one of the labels; None: the bundle has none.
+        known_scores: scores of correct answers; None: the bundle has no rejection threshold.
     """
 
     names: np.ndarray
@@ -82,15 +83,21 @@ class Answer:
     notices: tuple[str, ...] = ()
     shared: Shared | None = None
     thresholds: np.ndarray | None = None
-    rejection: float | None = None
+    known_scores: KnownScores | None = None
 
     @cached_property
     def known_score(self) -> float:
         """Score of the hypothesis that the photo shows one of the labels.
 
-        It is the largest logit of the classifier without history, as the program gives it.
+        It is the largest logit of the classifier without history, as the program gives it, divided by the length of the
+        feature if the bundle has quantiles of it.
         """
-        return float(self.plain_logits.max())
+        return (self.known_scores or KnownScores()).score(self.plain_logits, length_of(self.feature))
+
+    @property
+    def rejection(self) -> float | None:
+        """Return the minimum score of known photos, or None without one."""
+        return None if self.known_scores is None else self.known_scores.rejection
 
     @property
     def is_known(self) -> bool:
@@ -286,7 +293,7 @@ class Recognizer:
         self._thresholds = np.array(self.card.thresholds) if isinstance(self.card.thresholds, tuple) else None
         declared = self.card.personalisation.shares if shares else None
         self._counts_shares = declared is not None
-        self._rejection = self.card.rejection if isinstance(self.card.rejection, float) else None
+        self._known_scores = known_scores_of(self.card) if isinstance(self.card.rejection, float) else None
         self.capacity = max(keeping.capacity or _usual_capacity(self.manifest), self.window)
         needed = settings_of(declared).looks_back if declared is not None else 0
         self.looks_back = max(self.window, min(needed, self.capacity))
@@ -309,7 +316,7 @@ class Recognizer:
     @classmethod
     def open(
         cls,
-        bundle: str | os.PathLike[str],
+        bundle: str | os.PathLike[str] | None = None,
         profile: str | None = None,
         *,
         profiles: str | os.PathLike[str] | None = None,
@@ -328,7 +335,8 @@ class Recognizer:
         """Opens a bundle's folder for a profile by name, as ``refocus recognize`` does.
 
         Args:
-            bundle: the folder; of its files, those of the chosen target are read and verified.
+            bundle: the folder; of its files, those of the chosen target are read and verified. None: the installed
+                default bundle.
             profile: name of the person; their history, and their personal weights if there are any, are in
                 ``profiles``. None keeps nothing.
             profiles: folder of the profiles; default: the user's data folder, as for the command.
@@ -342,6 +350,7 @@ class Recognizer:
             PersonalWeightsError: the person's weights are damaged or do not fit.
             RefocusError: an argument is not one of those expected.
         """
+        bundle = default_bundle() if bundle is None else bundle
         if not isinstance(bundle, str | os.PathLike):
             raise BundleError(f"a bundle of type {type(bundle).__name__}: expected the path of its folder")
         if profile is not None and not isinstance(profile, str):
@@ -736,7 +745,7 @@ class Recognizer:
             key = self.space, _identity(feature)
             if key not in self._classified:
                 self._classified[key] = self._classify(feature)
-            state.add(state.row(self._classified[key]))  # type: ignore[union-attr]  # not None, or there is no loop
+            state.add(state.row(self._classified[key], length_of(feature)))  # type: ignore[union-attr]  # not None, or there is no loop
         while len(self._classified) > ROWS_KEPT:
             self._classified.popitem(last=False)
         return state
@@ -761,7 +770,7 @@ class Recognizer:
         plain, calibrated, logits = numbers[: 3 * classes].reshape(3, classes)
         did = None
         if shares is not None:
-            logits, did = shared(shares, logits, plain, self.card.personalisation.form != "none")
+            logits, did = shared(shares, logits, plain, feature, self.card.personalisation.form != "none")
         return Answer(
             names=self._labels,
             trust=float(out["trust"][0]),
@@ -773,13 +782,13 @@ class Recognizer:
             history=tuple(before),
             shared=did,
             thresholds=self._thresholds,
-            rejection=self._rejection,
+            known_scores=self._known_scores,
         )
 
     def with_shares(self, answer: Answer, shares: AnyShares) -> Answer:
         """An answer of the programs, with class shares of the photos before."""
         reads = self.card.personalisation.form != "none"
-        logits, did = shared(shares, answer.logits, answer.plain_logits, reads)
+        logits, did = shared(shares, answer.logits, answer.plain_logits, answer.feature, reads)
         return replace(answer, logits=logits, shared=did)
 
     def leave(self) -> None:

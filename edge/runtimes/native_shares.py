@@ -16,13 +16,13 @@ import numpy as np
 from refocus.edge.errors import RuntimeUnavailable
 from refocus.edge.runtimes.native_library import LIBRARY, NativeLibrary
 
-VERSION = 5
+VERSION = 6
 _VECTORS = "base", "scale", "bias"
 _NUMBERS = (
     *("temperature", "strength", "fade", "evidence_fade", "odds"),
-    *("penalty", "least", "most", "elsewhere", "support", "with_head"),
+    *("penalty", "least", "most", "elsewhere", "support", "with_head", "passing"),
 )
-_FLAGS = "expected", "gated"
+_FLAGS = "expected", "gated", "vouched"
 _MEMORY = "index", "kept", "counts", "sums"
 _ANSWERS = "logits", "shared", "plain", "shift", "alone", "shares"
 
@@ -102,8 +102,8 @@ class NativeShares:
         """Set the memory of the state, which must stay where it is until the next call.
 
         Args:
-            arrays: classes and probabilities of the slots, (slots, k) int32 and float32; counts (C,) and sums (3,),
-                float64; all contiguous.
+            arrays: classes of the slots, (slots, k) int32, and their probabilities and credit, (slots, k + 1) float32;
+                counts (2, C) and sums (5,), float64; all contiguous.
         """
         for name, value in zip(_MEMORY, arrays, strict=True):
             setattr(self._state, name, value.ctypes.data)

@@ -346,11 +346,12 @@ class Bank:
             mixers=tuple(tuple(float(part) for part in row) for row in task.mixers),
         )
         # The bank's own answers would be wrong here, and only a device can give others: none travel.
+        unset = {"self_test": None, "rejection": msgspec.UNSET, "known_scores": msgspec.UNSET}
         return msgspec.structs.replace(
             self.manifest,
             schema_version=SCHEMA_VERSION,
             artifacts=artifacts,
-            heads=(msgspec.structs.replace(self._head, self_test=None, rejection=msgspec.UNSET),),
+            heads=(msgspec.structs.replace(self._head, **unset),),
             self_test_photos=(),
             bank=None,
             task=card,

@@ -1,21 +1,24 @@
-"""Rejection threshold of a head, from the photos of an export."""
+"""Scores of the correct answers of a head, from the photos of an export."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 
 from refocus.edge.bundle import Head
-from refocus.edge.recognize import rejection_threshold
+from refocus.edge.recognize import known_scores
 from refocus.export.bundle.class_shares import first_of_each
 from refocus.export.parity.parity import Reference
 
 
 def with_rejection(head: Head, reference: Reference) -> Head:
-    """Return a head's entry in the manifest with a rejection threshold.
+    """Return a head's manifest entry with the scores of correct answers.
 
-    A head for photos with several labels gets none: a photo may have no label. One whose threshold is out of the range
-    of the manifest gets none either.
+    A head for photos with several labels gets none: a photo may have no label. One whose scores are out of the range of
+    the manifest gets none either. One that gives probabilities gets a rejection threshold alone: they are no longer for
+    longer features.
 
     Args:
         head: the entry.
@@ -24,6 +27,13 @@ def with_rejection(head: Head, reference: Reference) -> Head:
     if head.several:
         return head
     photos = dict(first_of_each((step.path, step.label) for step in reference.steps))
-    logits = np.stack([reference.answers[row].outputs["plain_logits"] for row in photos]).astype(np.float64)
-    found = rejection_threshold(logits, [*photos.values()], head.labels)
-    return msgspec.structs.replace(head, rejection=found) if abs(found) <= 1000 else head
+    answers, labels = [reference.answers[row] for row in photos], [*photos.values()]
+    logits = np.stack([answer.outputs["plain_logits"] for answer in answers]).astype(np.float64)
+    lengths = np.linalg.norm(np.stack([answer.feature for answer in answers]).astype(np.float64), axis=1)
+    found = known_scores(logits, lengths, labels, head.labels)
+    if logits.min() >= 0 and np.allclose(logits.sum(axis=1), 1, atol=1e-2):
+        found = replace(known_scores(logits, np.ones(len(logits)), labels, head.labels), quantiles=())
+    if max(map(abs, (found.rejection, *found.quantiles))) > 1000:
+        return head
+    quantiles = found.quantiles or msgspec.UNSET
+    return msgspec.structs.replace(head, rejection=found.rejection, known_scores=quantiles)

@@ -106,18 +106,28 @@ SPREAD = {
 }  # of NETWORK's logits, which are nearly constant
 
 
-def with_shares(bundle, folder, photos, **card):
-    """Copy a bundle with class shares that soon move answers, and a rejection threshold amid the scores of photos."""
+def with_shares(bundle, folder, photos, vouched=True, **card):
+    """Copy a bundle with class shares that soon move answers, and a rejection threshold amid the scores of photos.
+
+    The votes of a class count by the scores of its photos only if ``vouched``.
+    """
     from refocus.edge import Recognizer
     from refocus.edge.bundle.load import MANIFEST, load_bundle
+    from refocus.edge.bundle.manifest import KNOWN_LEVELS
+    from refocus.edge.recognize import length_of
 
     with Recognizer(bundle, threads=1) as recognizer:
-        scores = sorted(recognizer.recognize(photo).known_score for photo in photos)
+        answers = [recognizer.recognize(photo) for photo in photos]
+    lengths = [length_of(answer.feature) if vouched else 1.0 for answer in answers]
+    scores = sorted(float(answer.plain_logits.max()) / length for answer, length in zip(answers, lengths, strict=True))
 
     shutil.copytree(bundle.folder, folder)
     manifest = json.loads((folder / MANIFEST).read_text())
     manifest["heads"][0]["personalisation"]["shares"] = {**CARD, **card}
-    manifest["heads"][0]["rejection"] = scores[len(scores) // 3] + 1e-4
+    manifest["heads"][0]["rejection"] = float(np.mean(scores[len(scores) // 3 :][:2]))
+    manifest["heads"][0].pop("known_scores", None)
+    if vouched:
+        manifest["heads"][0]["known_scores"] = np.quantile(scores, KNOWN_LEVELS).tolist()
     (folder / MANIFEST).write_text(json.dumps(manifest))
     return load_bundle(folder)
 
@@ -142,7 +152,7 @@ def test_class_shares_and_unknown_photos_are_decided_as_in_python(
     photos = sorted(Path(tiny_run.parity_photos()).rglob("*.png"))[:24]
     bundles = {
         "counted-plain": with_shares(load_bundle(plain), tmp_path / "counted-plain" / "bundle", photos, **SPREAD),
-        "counted": with_shares(window, tmp_path / "counted" / "bundle", photos),
+        "counted": with_shares(window, tmp_path / "counted" / "bundle", photos, vouched=False),
         "counted-gated": with_shares(window, tmp_path / "counted-gated" / "bundle", photos, gated=True),
     }
     for name, bundle in bundles.items():

@@ -23,6 +23,7 @@ from refocus.edge.history import witness
 from refocus.edge.history.schema import APPLICATION, PAGE, SCHEMA, TABLES, feature_seal, pair_seal
 from refocus.edge.recognize.class_shares import ClassShares
 from refocus.edge.recognize.label_sets import LabelShares, settings_of
+from refocus.edge.recognize.rejection import KnownScores
 from refocus.edge.update.device_state import Slots, UpdateState
 from refocus.edge.update.rules import Device, decode_channel, misfit, wanted
 
@@ -94,7 +95,8 @@ def test_class_shares_are_computed_as_their_page_says(vector, native, monkeypatc
     def fresh():
         if card.is_of_sets:
             return LabelShares(settings_of(card), vector["classes"])
-        return ClassShares(settings_of(card), vector["classes"], rejection=vector["rejection"])
+        known = KnownScores(vector["rejection"], tuple(vector["known_scores"]))
+        return ClassShares(settings_of(card), vector["classes"], known=known)
 
     state, rows = fresh(), {}
     for number, photo in enumerate(vector["photos"]):
@@ -105,13 +107,15 @@ def test_class_shares_are_computed_as_their_page_says(vector, native, monkeypatc
             state = fresh()
             for key, row in rows.items():
                 state.add(row, key)
-        outputs = np.array(photo["logits"])
+        outputs, length = np.array(photo["logits"]), photo["length"]
         np.testing.assert_allclose(state.estimate().shares, photo["shares"], atol=1e-9)
-        np.testing.assert_allclose(state.answer(outputs).logits, photo["answer"], atol=1e-9)
-        np.testing.assert_allclose(state.answer_beside(outputs, outputs[::-1])[1], photo["beside_head"], atol=1e-9)
-        rows[number] = row = state.row(outputs)
+        np.testing.assert_allclose(state.answer(outputs, length).logits, photo["answer"], atol=1e-9)
+        beside = state.answer_beside(outputs, outputs[::-1], length)[1]
+        np.testing.assert_allclose(beside, photo["beside_head"], atol=1e-9)
+        rows[number] = row = state.row(outputs, length)
         assert row.classes.tolist() == photo["classes"]
         np.testing.assert_allclose(row.probabilities, photo["probabilities"], atol=1e-9)
+        assert row.credit == pytest.approx(photo["credit"], abs=1e-9)
         state.add(row, number)
     np.testing.assert_allclose(state.estimate().shares, vector["shares"], atol=1e-9)
 

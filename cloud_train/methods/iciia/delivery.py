@@ -33,7 +33,7 @@ from refocus.edge.recognize import (
     ShareAnswer,
     ShareSettings,
     beside_head,
-    rejection_threshold,
+    known_scores,
     sigmoid,
 )
 
@@ -245,7 +245,8 @@ def logits_in_every_way(
     """
     several = bank.table.several
     settings = ShareSettings(temperature=temperature, gated=gated, base=base)
-    least: dict[str, Any] = {} if several else {"rejection": rejection_threshold(plain, [None] * len(plain), ())}
+    lengths = np.linalg.norm(bank.take().astype(np.float64), axis=1)
+    least: dict[str, Any] = {} if several else {"known": known_scores(plain, lengths, [None] * len(plain), ())}
     shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features, **least)
     both = head, uniform_attention(head)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
@@ -258,17 +259,23 @@ def logits_in_every_way(
             before = [people[other][:history] for _, other in zip(positions, itertools.cycle(strangers), strict=False)]
         if before:
             cut = np.stack([np.append(part, rows[at]) for part, at in zip(before, positions, strict=True)])
-            found.append((_answered(both, bank, cut, plain, shares), bank.table.label[cut[:, -1]]))
+            found.append((_answered(both, bank, cut, (plain, lengths), shares), bank.table.label[cut[:, -1]]))
     return found
 
 
 def _answered(
-    both: Sequence[WindowHead], bank: FeatureCache, cut: np.ndarray, plain: np.ndarray, shares: Shares
+    both: Sequence[WindowHead],
+    bank: FeatureCache,
+    cut: np.ndarray,
+    classified: tuple[np.ndarray, np.ndarray],
+    shares: Shares,
 ) -> dict[str, np.ndarray]:
     """Return logits (targets, C) by way, of a head and its control.
 
-    ``cut`` is (targets, history + 1), the target last.
+    ``cut`` is (targets, history + 1), the target last; ``classified`` has the plain logits (R, C) and the lengths of
+    the features (R,).
     """
+    plain, lengths = classified
     window = both[0].personal.iciia.config.receptive_field - 1
     kept = cut[:, -(window + 1) :]
     features = torch.from_numpy(bank.take_rows(kept.ravel())).reshape(*kept.shape, -1)
@@ -281,8 +288,8 @@ def _answered(
     logits: dict[str, list[np.ndarray]] = {name: [] for name in ("plain", "shares", *map(str, EXPONENTS))}
     for rows, own in zip(cut, delivered, strict=True):
         shares.clear()
-        shares.extend(shares.row(plain[row]) for row in rows[:-1])
-        answer = shares.answer(plain[rows[-1]])
+        shares.extend(shares.row(plain[row], lengths[row]) for row in rows[:-1])
+        answer = shares.answer(plain[rows[-1]], lengths[rows[-1]])
         logits["plain"].append(answer.plain_logits)
         logits["shares"].append(answer.logits)
         for exponent in EXPONENTS:

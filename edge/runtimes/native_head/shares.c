@@ -25,18 +25,23 @@ static void count(const struct refocus_shares *s, const int32_t *index, const fl
         if (kept[i] > kept[best]) best = i;
         owned += own * ratio;
     }
+    s->sums[3] = s->fade * s->sums[3] + (sum > 0);
+    s->sums[4] = s->fade * s->sums[4] + !(sum > 0);
     if (!(sum > 0)) return; /* below the rejection threshold */
     double rest = s->top < s->classes && sum < 1 ? (1 - sum) / at_least(1 - base, TINY) : 0;
     double others = rest * at_least(1 - share, 0), personal = at_least(owned + others, TINY);
     double vote = (double)kept[best] * (double)kept[best];
-    for (int64_t c = 0; c < s->classes; c++) s->counts[c] *= s->fade;
+    for (int64_t c = 0; c < 2 * s->classes; c++) s->counts[c] *= s->fade;
     for (int64_t i = 0; i < s->top && s->expected; i++) {
         int32_t c = index[i];
         /* The share before this photo: counts were only faded so far, each class once. */
         double own = s->counts[c] / s->fade * scale + prior * s->base[c];
         s->counts[c] += vote * own * (double)kept[i] / s->base[c] / personal;
     }
-    if (!s->expected) s->counts[index[best]] += vote;
+    if (!s->expected) {
+        s->counts[index[best]] += vote;
+        s->counts[s->classes + index[best]] += (double)kept[s->top];
+    }
     s->sums[0] = s->fade * votes + vote;
     s->sums[1] = s->fade * spread + (s->expected ? vote * others / personal : 0);
     double evidence = s->evidence_fade * s->sums[2] + log(at_least(1 - vote + vote * personal, TINY)) - s->penalty;
@@ -44,15 +49,28 @@ static void count(const struct refocus_shares *s, const int32_t *index, const fl
 }
 
 void refocus_shares_fold(const struct refocus_shares *s, const int64_t *slots, int64_t n) {
-    for (int64_t i = 0; i < n; i++) count(s, s->index + slots[i] * s->top, s->kept + slots[i] * s->top);
+    for (int64_t i = 0; i < n; i++) count(s, s->index + slots[i] * s->top, s->kept + slots[i] * (s->top + 1));
+}
+
+/* Log odds that a class is the person's, before credits. */
+static double class_odds(const struct refocus_shares *s) {
+    double unknown = s->passing * s->sums[4];
+    double odds = log((at_least(s->sums[3] - unknown, 0) + 1) / (unknown + 0.25));
+    return odds < s->most ? at_least(odds, s->least) : s->most;
 }
 
 double refocus_shares_estimate(const struct refocus_shares *s, double *shares, double *weights) {
-    double votes = s->sums[0], spread = s->sums[1], evidence = s->sums[2], whole = 0;
+    double votes = s->sums[0], spread = s->sums[1], evidence = s->sums[2], whole = 0, odds = class_odds(s);
+    if (s->vouched) votes = 0;
+    for (int64_t c = 0; c < s->classes; c++) {
+        double doubt = s->vouched ? exp(-odds - s->counts[s->classes + c]) : 0;
+        shares[c] = s->counts[c] / (1 + doubt);
+        if (s->vouched) votes += shares[c];
+    }
     weights[0] = 1 / (1 + exp(evidence - s->odds));
     weights[1] = 1 - weights[0];
     for (int64_t c = 0; c < s->classes; c++) {
-        double own = (s->counts[c] + (spread + s->strength) * s->base[c]) / (votes + s->strength);
+        double own = (shares[c] + (spread + s->strength) * s->base[c]) / (votes + s->strength);
         own = weights[0] * s->base[c] + weights[1] * own;
         whole += shares[c] = s->elsewhere * s->base[c] + (1 - s->elsewhere) * own;
     }

@@ -7,7 +7,7 @@
 
 #include "head.h"
 
-#define REFOCUS_SHARES_VERSION 5 /* of this interface */
+#define REFOCUS_SHARES_VERSION 6 /* of this interface */
 
 /* Settings of a bundle, and the state of one person, in memory of the caller. */
 struct refocus_shares {
@@ -19,15 +19,17 @@ struct refocus_shares {
     double strength;                 /* weight of the prior, in photos */
     double fade, evidence_fade;      /* factors per photo */
     double odds;                     /* log odds of "no shift" before the first photo */
-    double penalty, least, most;     /* evidence that a photo costs, and its limits */
+    double penalty, least, most;     /* evidence that a photo costs, and limits of it and of the log odds of a class */
     double elsewhere, support;
     double with_head;                /* exponent of the shares in the answer of a head with a history */
+    double passing;                  /* unknown photos above the rejection threshold, for each one below it */
     int32_t expected;                /* whether a photo counts for all of its classes */
     int32_t gated;                   /* whether the trust decides how far such a head is followed */
+    int32_t vouched;                 /* whether the credits of a class decide how far its votes count */
     const int32_t *index;            /* (slots, k) classes of a photo */
-    const float *kept;               /* (slots, k) and their probabilities */
-    double *counts;                  /* N */
-    double *sums;                    /* (3) votes, those of classes beyond k, evidence */
+    const float *kept;               /* (slots, k + 1) and their probabilities, and the credit of the photo */
+    double *counts;                  /* (2, C) N and L */
+    double *sums;                    /* (5) votes, those of classes beyond k, evidence, photos above and below the threshold */
 };
 
 /* One answer, in memory of the caller. */

@@ -14,6 +14,7 @@ from refocus.edge.errors import BundleError, HistoryError, PhotoError, RuntimeUn
 from refocus.edge.history.likely_classes import LikelyClasses
 from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
 from refocus.edge.recognize.label_sets import settings_of
+from refocus.edge.recognize.rejection import KnownScores
 from tests.edge.runtimes.native_fuzz import SHARES_TOLERANCE, shares_difference
 
 CLASSES = 20
@@ -39,7 +40,7 @@ def of(indices: list[int]) -> np.ndarray:
 
 
 def after(settings: ShareSettings, logits: np.ndarray, rejection: float = -math.inf) -> ClassShares:
-    state = ClassShares(settings, logits.shape[1], rejection=rejection)
+    state = ClassShares(settings, logits.shape[1], known=KnownScores(rejection))
     state.extend(state.row(one) for one in logits)
     return state
 
@@ -110,7 +111,7 @@ def test_unknown_photos_do_not_take_the_gain_and_do_not_harm():
 @pytest.mark.parametrize("native", [False, True])
 def test_photos_below_the_rejection_threshold_are_kept_and_do_not_count(native):
     logits = 5 * np.eye(CLASSES)
-    state, same = (ClassShares(ShareSettings(), CLASSES, native, rejection=4.0) for _ in range(2))
+    state, same = (ClassShares(ShareSettings(), CLASSES, native, known=KnownScores(4.0)) for _ in range(2))
     for number in range(6):
         row = state.row(logits[number % 2])
         state.add(row)
@@ -121,8 +122,49 @@ def test_photos_below_the_rejection_threshold_are_kept_and_do_not_count(native):
     assert rejected.classes[0] == 7
     assert len(state) == 12
     np.testing.assert_array_equal(state.estimate().shares, same.estimate().shares)
-    np.testing.assert_array_equal(state.decode(b"".join(np.asarray(part).tobytes() for part in (
-        rejected.classes.astype("<u4"), rejected.probabilities.astype("<f4")))).probabilities, rejected.probabilities)  # fmt: skip
+    np.testing.assert_array_equal(state.decode(rejected.value).probabilities, rejected.probabilities)
+
+
+SCORES = KnownScores(5.0, (5.0, *np.linspace(6.0, 14.0, 9).tolist()))
+
+
+def vouched(native, scores, below=0):
+    """Shares after photos of class 3 with these largest logits, and photos below the threshold."""
+    state = ClassShares(ShareSettings(), CLASSES, native, known=SCORES)
+    for score in scores:
+        state.add(state.row(score * np.eye(CLASSES)[3]))
+    for _ in range(below):
+        state.add(state.row(4 * np.eye(CLASSES)[7]))
+    return state.estimate().shares
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_photos_with_low_scores_move_the_shares_only_where_most_photos_are_known(native):
+    low = [6.0, 7.0, 8.0, 9.0] * 2
+    alone, among_unknown = (vouched(native, low, below)[3] for below in (0, 24))
+    assert alone > 0.3
+    assert among_unknown < 0.5 * alone
+    assert vouched(native, [*low, 14.0], 24)[3] > 1.5 * among_unknown  # one photo that is surely known
+
+
+def test_a_longer_feature_lowers_the_score_where_the_bundle_has_quantiles():
+    logits = 10 * np.eye(CLASSES)[3]
+    assert ClassShares(ShareSettings(), CLASSES, known=SCORES).row(logits).probabilities.any()
+    assert not ClassShares(ShareSettings(), CLASSES, known=SCORES).row(logits, 2.1).probabilities.any()
+    raw = ClassShares(ShareSettings(), CLASSES, known=KnownScores(5.0)).row(logits, 2.1)
+    assert raw.probabilities.any()
+    assert raw.credit == 0
+
+
+def test_numpy_and_c_agree_on_credits():
+    rng = np.random.default_rng(4)
+    for given in (rng.normal(0, 4, (60, CLASSES)), 6 * rng.random((60, CLASSES))):
+        states = [ClassShares(ShareSettings(), CLASSES, native, known=SCORES) for native in (False, True)]
+        for logits in given:
+            answers = [state.answer(logits, 0.8) for state in states]
+            np.testing.assert_allclose(answers[0].logits, answers[1].logits, atol=1e-9)
+            for state, answer in zip(states, answers, strict=True):
+                state.add(answer.row)
 
 
 def test_a_photo_cannot_confirm_the_prior_that_it_made():
@@ -220,7 +262,7 @@ def test_stored_rows_rebuild_the_state():
     _, logits = photos(of([2, 3, 5]), 100, np.random.default_rng(11))
     state = after(ShareSettings(), logits)
     stored = [state.row(one).value for one in logits]
-    assert {len(content) for content in stored} == {8 * 8}
+    assert {len(content) for content in stored} == {8 * 8 + 4}
     again = ClassShares(ShareSettings(), CLASSES)
     again.extend(again.decode(content) for content in stored)
     assert (again.estimate().shares == state.estimate().shares).all()
@@ -307,7 +349,9 @@ def test_rows_of_another_label_set_are_refused_and_nothing_is_counted():
         with pytest.raises(HistoryError, match="probabilities"):
             state.add(LikelyClasses(np.arange(4, dtype=np.int32), np.full(4, bad, np.float32)))
     assert len(state) == 0
-    assert ShareSettings().identity(["a", "b"]) != ShareSettings().identity(["a", "c"])
+    known = KnownScores()
+    assert ShareSettings().identity(["a", "b"], known) != ShareSettings().identity(["a", "c"], known)
+    assert ShareSettings().identity(["a", "b"], SCORES) != ShareSettings().identity(["a", "b"], known)
 
 
 def test_photos_of_nothing_that_is_known_do_not_carry_other_photos_into_the_class_that_attracts_them():

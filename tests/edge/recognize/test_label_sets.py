@@ -104,7 +104,7 @@ def test_rows_are_kept_forgotten_and_read_again():
     assert len(state) == 5
     state.clear()
     assert len(state) == 0
-    with pytest.raises(HistoryError, match="expected 32"):
+    with pytest.raises(HistoryError, match="expected 36"):
         state.decode(b"short")
     with pytest.raises(HistoryError, match="or damaged"):
         state.add(rows[0]._replace(probabilities=np.full(4, 2.0, np.float32)))

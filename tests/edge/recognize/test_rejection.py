@@ -1,9 +1,9 @@
-"""Rejection thresholds."""
+"""Rejection thresholds, and scores of correct answers."""
 
 import numpy as np
 import pytest
 
-from refocus.edge.recognize.rejection import FEWEST_LABELLED, rejection_threshold
+from refocus.edge.recognize.rejection import FEWEST_LABELLED, KnownScores, known_scores
 
 NAMES = ("a", "b", "c")
 
@@ -15,6 +15,10 @@ def logits(best, count=200, sharpness=3.0, seed=0):
 
 def score(given):
     return given.max(1)
+
+
+def rejection_threshold(given, labels, names):
+    return known_scores(given, np.ones(len(given)), labels, names).rejection
 
 
 def test_one_correct_answer_in_twenty_is_below_the_threshold():
@@ -60,3 +64,22 @@ def test_the_temperature_does_not_change_which_photos_are_marked():
 def test_a_saturated_classifier_does_not_mark_all_of_its_correct_answers():
     given = 40.0 * np.eye(3)[np.zeros(200, dtype=int)]
     assert not (score(given) < rejection_threshold(given, ["a"] * 200, NAMES)).any()
+
+
+def test_quantiles_of_scores_are_those_of_correct_answers_by_the_length_of_the_feature():
+    labels = np.random.default_rng(1).integers(0, 3, 2000)
+    given, lengths = logits(labels, 2000), np.random.default_rng(2).uniform(1, 9, 2000)
+    found = known_scores(given, lengths, [NAMES[label] for label in labels], NAMES)
+    scores = (score(given) / lengths)[given.argmax(1) == labels]
+    np.testing.assert_allclose(found.quantiles, np.quantile(scores, [0.05, *np.arange(1, 10) / 10]), rtol=0.02)
+    assert found.quantiles[0] == found.rejection
+    assert found.score(given[0], lengths[0]) == pytest.approx(given[0].max() / lengths[0])
+
+
+def test_credit_rises_with_the_score_and_has_limits():
+    scores = KnownScores(1.0, tuple(np.linspace(1, 10, 10).tolist()))
+    found = [scores.credit(value) for value in np.linspace(0, 20, 40)]
+    assert found == sorted(found)
+    assert found[0] == pytest.approx(-1.404, abs=1e-3)
+    assert found[-1] == 2.5
+    assert KnownScores(1.0).credit(5.0) == 0

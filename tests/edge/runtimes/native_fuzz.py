@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from refocus.edge.recognize.class_shares import ClassShares, ShareSettings
+from refocus.edge.recognize.rejection import KnownScores
 from refocus.edge.runtimes import native, native_format, native_library, native_shares
 from tests.edge.runtimes.native_reference import difference, random_case, random_config, source_of
 
@@ -48,6 +49,8 @@ def shares_difference(rng: np.random.Generator) -> float:
     base = rng.dirichlet(np.full(classes, 3.0)) if rng.random() < 0.5 else ()
     vectors = rng.random() < 0.5
     rejection = float(rng.choice([-math.inf, 3.0]))
+    quantiles = tuple(np.linspace(3.0, rng.uniform(4, 12), 10).tolist()) if rng.random() < 0.5 else ()
+    known = KnownScores(rejection, quantiles)
     settings = ShareSettings(
         temperature=float(rng.uniform(0.5, 2)),
         scale=tuple(rng.uniform(0.5, 2, classes)) if vectors else (),
@@ -64,14 +67,14 @@ def shares_difference(rng: np.random.Generator) -> float:
         top=int(rng.integers(1, classes + 2)),
         capacity=int(rng.integers(9, 60)),
     )
-    fast, slow = (ClassShares(settings, classes, one, expected, rejection) for one in (True, False))
+    fast, slow = (ClassShares(settings, classes, one, expected, known) for one in (True, False))
     worst = 0.0
     for number in range(SHOWN):
-        logits, head = rng.normal(size=(2, classes)) * 3
-        for one, other in zip(*(_said(state, logits, head) for state in (fast, slow)), strict=True):
+        (logits, head), length = rng.normal(size=(2, classes)) * 3, float(rng.uniform(0.5, 2))
+        for one, other in zip(*(_said(state, logits, head, length) for state in (fast, slow)), strict=True):
             worst = max(worst, float(np.abs(np.asarray(one) - np.asarray(other)).max()))
-        row = slow.row(logits)
-        if any((one != other).any() for one, other in zip(fast.row(logits), row, strict=True)):
+        row = slow.row(logits, length)
+        if row.value != fast.row(logits, length).value:
             return np.inf
         erased = number - int(rng.integers(0, 5)) if number % 7 == 6 else -1
         for state in (fast, slow):
@@ -80,9 +83,9 @@ def shares_difference(rng: np.random.Generator) -> float:
     return worst
 
 
-def _said(state: ClassShares, logits: np.ndarray, head: np.ndarray) -> list[Any]:
+def _said(state: ClassShares, logits: np.ndarray, head: np.ndarray, length: float) -> list[Any]:
     """Every number of an answer by the classifier and by a head beside it."""
-    alone, (beside, mixed) = state.answer(logits), state.answer_beside(logits, head)
+    alone, (beside, mixed) = state.answer(logits, length), state.answer_beside(logits, head, length)
     fields = "logits", "plain_logits", "shift", "alone", "trust", "moved"
     found = [getattr(answer, name) for answer in (alone, beside) for name in fields]
     return [*found, mixed, *alone.estimate[:3], *alone.row, *beside.row]

@@ -15,7 +15,7 @@ from refocus.export.bundle.rejection import with_rejection
 def test_logits_beyond_the_range_of_the_manifest_leave_the_threshold_out(scale, has):
     head = Head("plain", ("a", "b"), Personalisation("plain", 0, "none", "none"))
     logits = scale * np.array([[3.0, 1.0], [2.0, 4.0]], dtype=np.float32)
-    answers = [SimpleNamespace(outputs={"plain_logits": row}) for row in logits]
+    answers = [SimpleNamespace(outputs={"plain_logits": row}, feature=np.ones(4)) for row in logits]
     steps = [SimpleNamespace(path=Path(f"{number}.png"), label=None) for number in range(2)]
     found = with_rejection(head, SimpleNamespace(steps=steps, answers=answers))
     assert isinstance(found.rejection, float) == has

@@ -228,13 +228,14 @@ def android_vectors() -> list[dict[str, Any]]:
     records = record(0, "s", "p", "a.jpg", 1.0, -2.5) + record(1, "", "p", "fox") + record(2, "", "theme", "dark")
     found = {f"number-{number}": (b"RefocusH" + struct.pack(">I", number) + records, True) for number in (1, 2)}
     found["half-a-record"] = (found["number-2"][0] + records[:20], True)
-    likely = record(3, "s", "p", "c", 2.0, 0.0, 0.5, 0.25) + record(3, "s", "q", "c", 1.0, 0.5)
-    found["likely"] = (found["number-2"][0] + likely + record(3, "s", "p", "c", *[0.0] * 514), True)
+    classes = [2.0, 0.0, 0.5, 0.25, -1.5]
+    likely = record(3, "s", "p", "c", *classes) + record(3, "s", "q", "c", 1.0, 0.5, 0.0)
+    found["likely"] = (found["number-2"][0] + likely + record(3, "s", "p", "c", *[0.0] * 515), True)
     found["number-3"] = (b"RefocusH" + struct.pack(">I", 3) + records, False)
     found["another-file"] = (b"SQLite format 3\0", False)
     given = [{"name": name, "rule": "number, records, half a record at the end", "valid": valid, "photos": ["p"],
               "labels": {"p": "fox"}, "settings": {"theme": "dark"},
-              "likely": [2.0, 0.0, 0.5, 0.25] if name == "likely" else None, "base64": base64.b64encode(content).decode()}
+              "likely": classes if name == "likely" else None, "base64": base64.b64encode(content).decode()}
              for name, (content, valid) in found.items()]  # fmt: skip
     with tarfile.open(HERE.parents[1] / "fixtures" / "0.1.0" / "files.tar.gz") as archive:
         member = archive.extractfile("android/anna.history")

@@ -46,6 +46,19 @@ def manifests() -> None:
     for number, value in enumerate((-1001, 1001, "0", None)):
         wrong = changed(alone(), at("heads.0.rejection", value))
         add(f"head-rejection-wrong-{number}", "the score has a range", wrong, False)
+    scores = [*range(10)]
+    for name, given, fits in (
+        ("known-scores", scores, True), ("known-scores-equal", [1.5] * 10, True), ("known-scores-few", scores[:9], False),
+        ("known-scores-falling", scores[::-1], False), ("known-scores-beyond", [*scores[:9], 1001], False),
+    ):  # fmt: skip
+        made = changed(changed(alone(), at("heads.0.rejection", 0)), at("heads.0.known_scores", given))
+        add(f"head-{name}", "scores of correct answers at ten quantiles, ascending", made, fits)
+    add(
+        "head-known-scores-alone",
+        "they come with a threshold",
+        changed(alone(), at("heads.0.known_scores", scores)),
+        False,
+    )
     earlier = {"version": 1, "no_shift": 0.0, "strengths": [1.0, 16.0], "half_lives": [0.0, 8.0], "revisit": 4}
     add("shares-earlier", f"{rule}: version 1 is read", changed(alone(), shared(**least | earlier)), True, "shares")
     for field in REQUIRED:
@@ -88,6 +101,10 @@ def float32(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
+Row = tuple[list[int], list[float], float]
+LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+
 class Reference:
     """The page's formulas, each sum over all photos again.
 
@@ -98,7 +115,8 @@ class Reference:
     def __init__(self, card: dict[str, Any], classes: int, expected: bool = False) -> None:
         self.card, self.classes, self.k, self.expected = card, classes, min(card["top"], classes), expected
         self.base = card["base"] or [1 / classes] * classes
-        self.rows: list[tuple[list[int], list[float]]] = []
+        self.rows: list[Row] = []
+        self.scores = card.get("known_scores", ())
         self.photos: list[dict[str, Any]] = []
         self.evidence = 0.0
 
@@ -106,11 +124,21 @@ class Reference:
         scale, bias = self.card["scale"] or [1.0] * self.classes, self.card["bias"] or [0.0] * self.classes
         return [(s * z + b) / self.card["temperature"] for z, s, b in zip(logits, scale, bias, strict=True)]
 
-    def row(self, logits: list[float]) -> tuple[list[int], list[float]]:
+    def row(self, logits: list[float], length: float) -> Row:
         p = softmax(self.calibrated(logits))
         best = sorted(range(self.classes), key=lambda c: (-p[c], c))[: self.k]
-        counts = max(logits) >= self.card.get("rejection", -math.inf)
-        return best, [float32(p[c]) if counts else 0.0 for c in best]
+        score = max(logits) / length if self.scores else max(logits)
+        if score < self.card.get("rejection", -math.inf):
+            return best, [0.0] * len(best), 0.0
+        return best, [float32(p[c]) for c in best], float32(self.credit(score)) if self.scores else 0.0
+
+    def credit(self, score: float) -> float:
+        """Return the credit of a score, by its place among the quantiles."""
+        level = LEVELS[0] if score <= self.scores[0] else LEVELS[-1]
+        for low, high, of_low, of_high in zip(self.scores, self.scores[1:], LEVELS, LEVELS[1:], strict=False):
+            if low < score <= high:
+                level = of_low + (of_high - of_low) * (score - low) / (high - low)
+        return min(-math.log(5) - 4 * math.log(1 - level), 2.5)
 
     def faded(self, name: str) -> float:
         """Sum of a number of all photos."""
@@ -118,21 +146,36 @@ class Reference:
         ages = [(last - born) / half_life if half_life else 0.0 for born in range(len(self.photos))]
         return sum(2.0**-age * photo[name] for age, photo in zip(ages, self.photos, strict=True))
 
-    def personal(self) -> list[float]:
-        """Shares of the person."""
+    def personal(self, trusted: bool = True) -> list[float]:
+        """Shares of the person; trusted: with the votes of each class as far as its credits go."""
         half_life, last = self.card["half_life"], len(self.photos) - 1
-        counts = [0.0] * self.classes
+        counts, credits_ = [0.0] * self.classes, [0.0] * self.classes
         for born, photo in enumerate(self.photos):
+            fade = 2 ** (-(last - born) / half_life) if half_life else 1.0
             for c, vote in photo["votes"].items():
-                counts[c] += (2 ** (-(last - born) / half_life) if half_life else 1.0) * vote
+                counts[c] += fade * vote
+                credits_[c] += fade * photo["credit"]
         a, votes = self.card["strength"], self.faded("vote")
+        if trusted and self.scores:
+            odds = self.class_odds()
+            counts = [n / (1 + math.exp(-odds - credit)) for n, credit in zip(counts, credits_, strict=True)]
+            votes = sum(counts)
         return [(n + a * b) / (votes + a) for n, b in zip(counts, self.base, strict=True)]
 
-    def likelihood(self, of: list[float], row: tuple[list[int], list[float]]) -> float:
+    def class_odds(self) -> float:
+        """Return the log odds of a class before credits."""
+        half_life, above, below = self.card["half_life"], 0.0, 0.0
+        for age, row in enumerate(reversed(self.rows)):
+            fade = 2 ** (-age / half_life) if half_life else 1.0
+            above, below = above + fade * (max(row[1]) > 0), below + fade * (max(row[1]) == 0)
+        unknown = 0.3 * below
+        return min(max(math.log((max(above - unknown, 0.0) + 1) / (unknown + 0.25)), -3.0), 6.0)
+
+    def likelihood(self, of: list[float], row: Row) -> float:
         """Sum of ``of`` p / b over all classes, where the others share what the row leaves."""
         left = 1 - sum(self.base[c] for c in row[0])
         rest = max(0.0, 1 - sum(row[1])) / left if self.k < self.classes else 0.0
-        inside = sum(of[c] * p / self.base[c] for c, p in zip(*row, strict=True))
+        inside = sum(of[c] * p / self.base[c] for c, p in zip(*row[:2], strict=True))
         return inside + rest * max(1 - sum(of[c] for c in row[0]), 0.0)
 
     def forget(self, number: int) -> None:
@@ -141,13 +184,13 @@ class Reference:
         for row in rows[:number] + rows[number + 1 :]:
             self.add(row)
 
-    def add(self, row: tuple[list[int], list[float]]) -> None:
+    def add(self, row: Row) -> None:
         if len(self.rows) == self.card["capacity"]:
             self.forget(0)
         self.rows.append(row)
         if not max(row[1]):
             return
-        card, vote, personal = self.card, max(row[1]) ** 2, self.personal()
+        card, vote, personal = self.card, max(row[1]) ** 2, self.personal(trusted=False)
         likelihood = self.likelihood(personal, row)
         gained = math.log(1 - vote + vote * likelihood) - card["penalty"]
         half_life = card["evidence_half_life"]
@@ -155,8 +198,8 @@ class Reference:
         self.evidence = min(max(fade * self.evidence + gained, -3.0), 6.0)
         votes = {row[0][row[1].index(max(row[1]))]: vote}
         if self.expected:
-            votes = {c: vote * personal[c] * p / self.base[c] / likelihood for c, p in zip(*row, strict=True)}
-        self.photos.append({"votes": votes, "vote": vote})
+            votes = {c: vote * personal[c] * p / self.base[c] / likelihood for c, p in zip(*row[:2], strict=True)}
+        self.photos.append({"votes": votes, "vote": vote, "credit": row[2]})
 
     def weights(self) -> list[float]:
         """Return the weights of no shift and of the person's shares."""
@@ -214,16 +257,16 @@ class LabelsReference:
     def both(self, logits: list[float]) -> list[list[float]]:
         return [[logit / self.card["temperature"], 0.0] for logit in logits]
 
-    def row(self, logits: list[float]) -> tuple[list[int], list[float]]:
-        return [*range(len(logits))], [float32(softmax(both)[0]) for both in self.both(logits)]
+    def row(self, logits: list[float], length: float) -> Row:
+        return [*range(len(logits))], [float32(softmax(both)[0]) for both in self.both(logits)], 0.0
 
     def forget(self, number: int) -> None:
         for label in self.labels:
             label.forget(number)
 
-    def add(self, row: tuple[list[int], list[float]]) -> None:
+    def add(self, row: Row) -> None:
         for label, p in zip(self.labels, row[1], strict=True):
-            label.add(([0, 1], [p, float32(1 - p)]))
+            label.add(([0, 1], [p, float32(1 - p)], 0.0))
 
     def estimate(self) -> list[float]:
         return [label.estimate()[0] for label in self.labels]
@@ -259,6 +302,10 @@ def arithmetic() -> list[dict[str, Any]]:
         "labels-support": ({**labels, "support": 0.1, "temperature": 1.5, "with_head": 0.75}, 3),
         "labels-gated": ({**labels, "gated": True, "support": 0.25}, 3),
     }  # fmt: skip
+    known = {"known_scores": [2.0, 2.25, 2.5, 2.75, 3.0, 3.25, 3.5, 3.75, 4.0, 4.25], "rejection": 2.0}
+    cases["known-scores"] = known, 5
+    sequences["sequence-known-scores"] = {**open_world, **known, "half_life": 16.0}, 5
+    sequences["sequence-known-scores-gated"] = {**known, "gated": True, "temperature": 0.5}, 4
     found = [_case(name, {**SHARES, **changes}, classes) for name, (changes, classes) in cases.items()]
     return found + [_case(name, {**SHARES, **changes}, classes, True) for name, (changes, classes) in sequences.items()]
 
@@ -275,15 +322,21 @@ def _case(name: str, card: dict[str, Any], classes: int, sequence: bool = False)
         for photo in forgotten:
             reference.forget(there.index(photo))
             there.remove(photo)
-        row = reference.row(logits)
+        length = round(chance.uniform(0.7, 1.3), 3)
+        row = reference.row(logits, length)
         beside = _rounded(reference.beside_head(logits[::-1], logits))
         photo = {
             "logits": logits,
+            "length": length,
             "beside_head": beside,
             "answer": _rounded(reference.answer(logits)),
             "classes": row[0],
         }
-        photo |= {"probabilities": _rounded(row[1]), "shares": _rounded(reference.estimate())}
+        photo |= {
+            "probabilities": _rounded(row[1]),
+            "credit": round(row[2], 10),
+            "shares": _rounded(reference.estimate()),
+        }
         photos.append(photo | ({"forgotten": forgotten} if sequence else {}))
         reference.add(row)
         there = [*there, number][-card["capacity"] :]
@@ -291,7 +344,8 @@ def _case(name: str, card: dict[str, Any], classes: int, sequence: bool = False)
         "name": name,
         "classes": classes,
         "rejection": card.get("rejection", -1000.0),
-        "settings": {field: value for field, value in card.items() if field != "rejection"},
+        "known_scores": card.get("known_scores", []),
+        "settings": {field: value for field, value in card.items() if field not in ("rejection", "known_scores")},
         "photos": photos,
         "shares": _rounded(reference.estimate()),
     }

@@ -107,7 +107,7 @@ struct shares {
     struct refocus_share_answer answer;
 };
 
-enum { NUMBERS = 11, VECTORS = 3, MEMORY = 14 }; /* in the order of ClassShares */
+enum { NUMBERS = 12, VECTORS = 3, MEMORY = 14 }; /* in the order of ClassShares */
 
 JNIEXPORT jint JNICALL SHARES(version)(JNIEnv *env, jclass owner) {
     (void)env, (void)owner;
@@ -121,7 +121,7 @@ JNIEXPORT jint JNICALL SHARES(size)(JNIEnv *env, jclass owner) {
 
 JNIEXPORT void JNICALL SHARES(bind)(
     JNIEnv *env, jclass owner, jobject room, jint classes, jint top, jobjectArray vectors, jdoubleArray numbers,
-    jboolean expected, jboolean gated, jobjectArray memory) {
+    jboolean expected, jboolean gated, jboolean vouched, jobjectArray memory) {
     (void)owner;
     struct shares *made = address_of(env, room);
     double n[NUMBERS];
@@ -133,7 +133,8 @@ JNIEXPORT void JNICALL SHARES(bind)(
     made->state = (struct refocus_shares){
         .classes = classes, .top = top, .base = v[0], .scale = v[1], .bias = v[2],
         .temperature = n[0], .strength = n[1], .fade = n[2], .evidence_fade = n[3], .odds = n[4], .penalty = n[5],
-        .least = n[6], .most = n[7], .elsewhere = n[8], .support = n[9], .with_head = n[10], .expected = expected, .gated = gated, .counts = at[0], .sums = at[1]};
+        .least = n[6], .most = n[7], .elsewhere = n[8], .support = n[9], .with_head = n[10], .passing = n[11],
+        .expected = expected, .gated = gated, .vouched = vouched, .counts = at[0], .sums = at[1]};
     made->answer = (struct refocus_share_answer){
         .outputs = at[2], .logits = at[3], .shared = at[4], .plain = at[5], .shift = at[6], .alone = at[7],
         .shares = at[8], .scratch = at[9], .weights = at[10], .said = at[11], .index = at[12],

@@ -35,7 +35,7 @@ public final class Album {
             return null;
         }
 
-        /** Keeps what class shares count of a photo: k classes, and then their probabilities. */
+        /** Keeps what class shares count of a photo: k classes, their probabilities and its credit. */
         public void keep(String photo, float[] row) throws HistoryException {
             // it is computed again
         }

@@ -39,17 +39,16 @@ public final class Answer {
     /** Whether the photo was stored before, and so joined no history now. */
     public final boolean known;
     private final List<String> inOrder;
-    private final double rejection;
+    private final KnownScores scores;
 
     /**
      * @param shares of the photos before; null: they have no part in the answer
-     * @param rejection least {@link #knownScore} of what is known; NaN: there is none
      * @throws PhotoException the head's numbers are not finite: whatever they would say is no answer
      */
     Answer(HeadCard card, Program head, float[] attention, float[] feature, Remembered history, boolean known,
-            ClassShares shares, double rejection) throws PhotoException {
+            ClassShares shares) throws PhotoException {
         inOrder = card.labels;
-        this.rejection = rejection;
+        scores = card.known;
         float[] delivered = head.copy("logits");
         plainLogits = head.copy("plain_logits");
         calibratedLogits = head.copy("calibrated_logits");
@@ -62,10 +61,11 @@ public final class Answer {
         this.history = history;
         this.known = known;
         boolean reads = !card.form.equals("none"); // a history of its own
-        ClassShares.Said said = shares == null ? null : reads ? shares.answer(doubles(plainLogits), doubles(delivered))
-                : shares.answer(doubles(delivered), null);
+        double length = KnownScores.length(feature);
+        ClassShares.Said said = shares == null ? null : reads ? shares.answer(doubles(plainLogits), length, doubles(delivered))
+                : shares.answer(doubles(delivered), length, null);
         ClassShares.Said alone = said == null || reads || Arrays.equals(delivered, plainLogits) ? said
-                : shares.answer(doubles(plainLogits), null);
+                : shares.answer(doubles(plainLogits), length, null);
         logits = said == null ? delivered : floats(said.logits);
         aloneLogits = alone == null || (reads && !card.shares.gated) ? plainLogits : floats(alone.plain);
         shareTrust = said == null ? Double.NaN : said.trust;
@@ -86,14 +86,17 @@ public final class Answer {
         return trust > 0.5f || shareTrust > 0.5;
     }
 
-    /** Score of the hypothesis that the photo shows one of the labels: the largest logit of the classifier without history. */
+    /**
+     * Score of the hypothesis that the photo shows one of the labels: the largest logit of the classifier without history, divided by
+     * the length of the feature where the bundle has quantiles of such scores.
+     */
     public double knownScore() {
-        return plainLogits[ranking(plainLogits)[0]];
+        return scores.score(doubles(plainLogits), KnownScores.length(feature));
     }
 
     /** Whether the photo shows one of the labels; if not, the answer is a guess. */
     public boolean isKnown() {
-        return !(knownScore() < rejection);
+        return scores.isKnown(knownScore());
     }
 
     /** Probability of the label, averaged over the answers with and without history, in [0, 1]. */

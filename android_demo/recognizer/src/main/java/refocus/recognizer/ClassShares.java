@@ -19,7 +19,8 @@ import java.util.Map;
  * <p>The Java counterpart of {@code edge/recognize/class_shares.py}, which describes the estimate. The state is a function of the
  * settings and of the rows in their order.
  *
- * <p>Notation: C classes, k most likely classes that are kept of a photo. A row has k classes and then their k probabilities.
+ * <p>Notation: C classes, k most likely classes that are kept of a photo. A row has k classes, their k probabilities and the credit
+ * of the photo.
  */
 final class ClassShares {
     /** Answer to one photo. */
@@ -32,23 +33,25 @@ final class ClassShares {
         double[] shares;
         /** Probability that the photo's class is drawn from the person's shares rather than from those of training. */
         double trust;
-        /** (2 k) what is kept of the photo. */
+        /** (2 k + 1) what is kept of the photo. */
         float[] row;
     }
 
     static final int MOST = 256; // classes that are kept of a photo
-    private static final int VERSION = 5; // of the C interface
-    private static final double LEAST_EVIDENCE = -3;
-    private static final double MOST_EVIDENCE = 6;
+    private static final int VERSION = 6; // of the C interface
+    private static final double LEAST_ODDS = -3; // of a class, and least evidence
+    private static final double MOST_ODDS = 6;
+    private static final double PASSING = 0.3; // unknown photos above the threshold, for each one below it
     private static final int FADED = 12; // half-lives after which the newest photos alone decide
     private static final int SLOTS = 64; // at first
     private static String missing; // why there is no library; "" where there is one, null before it was looked for
     private final ShareCard card;
-    private final double rejection;
+    private final KnownScores known;
     private final int classes;
     private final int k;
     private final Map<String, Integer> slots = new LinkedHashMap<String, Integer>(); // by photo, oldest first
     private final Deque<Integer> free = new ArrayDeque<Integer>();
+    private int voters; // photos above the rejection threshold
     private boolean stale; // whether a photo was forgotten since the last fold
     private IntBuffer index;
     private FloatBuffer kept;
@@ -62,16 +65,16 @@ final class ClassShares {
 
     /**
      * @param card of a head of C classes that it was checked with; {@link #missing} is ""
-     * @param rejection minimum of the largest output of a photo that counts; NaN: every photo counts
+     * @param known which photos and classes count
      */
-    ClassShares(ShareCard card, int classes, double rejection) {
-        this(card, classes, rejection, false);
+    ClassShares(ShareCard card, int classes, KnownScores known) {
+        this(card, classes, known, false);
     }
 
     /** As before. With {@code expected} a photo counts for all of its classes, instead of the most likely one. */
-    ClassShares(ShareCard card, int classes, double rejection, boolean expected) {
+    ClassShares(ShareCard card, int classes, KnownScores known, boolean expected) {
         this.card = card;
-        this.rejection = rejection;
+        this.known = known;
         this.classes = classes;
         k = Math.min(card.top, classes);
         double[] even = new double[classes];
@@ -84,12 +87,12 @@ final class ClassShares {
             }
         }
         head = doubles(classes);
-        memory = new ByteBuffer[] {doubles(classes), doubles(3), doubles(classes), doubles(classes), doubles(classes),
+        memory = new ByteBuffer[] {doubles(2 * classes), doubles(5), doubles(classes), doubles(classes), doubles(classes),
             doubles(classes), doubles(classes), doubles(classes), doubles(classes), doubles(2 * classes), doubles(2), doubles(4),
             direct(4 * k), direct(4 * k)};
-        double[] numbers = {card.temperature, card.strength, fade(card.halfLife), fade(card.evidenceHalfLife), Math.log(card.noShift / (1 - card.noShift)), card.penalty, LEAST_EVIDENCE, MOST_EVIDENCE,
-            card.elsewhere, card.support, card.withHead};
-        bind(room, classes, k, vectors, numbers, expected, card.gated, memory);
+        double[] numbers = {card.temperature, card.strength, fade(card.halfLife), fade(card.evidenceHalfLife), Math.log(card.noShift / (1 - card.noShift)), card.penalty, LEAST_ODDS, MOST_ODDS,
+            card.elsewhere, card.support, card.withHead, PASSING};
+        bind(room, classes, k, vectors, numbers, expected, card.gated, known.vouches(), memory);
         place(Math.min(SLOTS, card.capacity));
     }
 
@@ -139,7 +142,7 @@ final class ClassShares {
         IntBuffer before = index;
         FloatBuffer keptBefore = kept;
         indexBytes = direct(Math.multiplyExact(4 * k, photos));
-        keptBytes = direct(Math.multiplyExact(4 * k, photos));
+        keptBytes = direct(Math.multiplyExact(4 * (k + 1), photos));
         index = indexBytes.asIntBuffer();
         kept = keptBytes.asFloatBuffer();
         if (before != null) {
@@ -170,12 +173,13 @@ final class ClassShares {
     void clear() {
         slots.clear();
         free.clear();
+        voters = 0;
         stale = true;
     }
 
     /** Whether a stored row may be one of this classifier. */
     boolean fits(float[] row) {
-        if (row == null || row.length != 2 * k) {
+        if (row == null || row.length != 2 * k + 1) {
             return false;
         }
         float[] ordered = Arrays.copyOf(row, k);
@@ -188,7 +192,7 @@ final class ClassShares {
             }
             sum += row[k + i];
         }
-        return sum <= 1.001;
+        return sum <= 1.001 && Math.abs(row[2 * k]) <= KnownScores.MOST_CREDIT;
     }
 
     /**
@@ -211,9 +215,12 @@ final class ClassShares {
         }
         for (int i = 0; i < k; i++) {
             index.put(slot * k + i, (int) row[i]);
-            kept.put(slot * k + i, row[k + i]);
+        }
+        for (int i = 0; i <= k; i++) {
+            kept.put(slot * (k + 1) + i, row[k + i]);
         }
         slots.put(photo, slot);
+        voters += votes(slot);
         if (!stale) {
             fold(room, new long[] {slot});
         }
@@ -225,9 +232,16 @@ final class ClassShares {
             return;
         }
         double longest = Math.max(card.halfLife, card.evidenceHalfLife);
-        boolean faded = card.halfLife > 0 && card.evidenceHalfLife > 0 && slots.size() > FADED * longest;
+        boolean faded = card.halfLife > 0 && card.evidenceHalfLife > 0 && voters > FADED * longest;
         stale |= !faded || !oldest().equals(photo);
-        free.push(slots.remove(photo));
+        int slot = slots.remove(photo);
+        voters -= votes(slot);
+        free.push(slot);
+    }
+
+    /** 1 for a photo above the rejection threshold, else 0. */
+    private int votes(int slot) {
+        return kept.get(slot * (k + 1)) > 0 ? 1 : 0;
     }
 
     /** Counts all photos again after one was forgotten. */
@@ -236,8 +250,8 @@ final class ClassShares {
             return;
         }
         stale = false;
-        memory[0].asDoubleBuffer().put(new double[classes]);
-        memory[1].asDoubleBuffer().put(new double[3]);
+        memory[0].asDoubleBuffer().put(new double[2 * classes]);
+        memory[1].asDoubleBuffer().put(new double[5]);
         long[] all = new long[slots.size()];
         int next = 0;
         for (int slot : slots.values()) {
@@ -252,10 +266,11 @@ final class ClassShares {
      * Answers one photo with the shares of those before it.
      *
      * @param outputs (C) of the classifier without history, as the card says
+     * @param length of the photo's feature
      * @param delivered (C) logits of a head with a history of its own, which then answers with shares; or null
      * @throws PhotoException the outputs are not finite, or not probabilities
      */
-    Said answer(double[] outputs, double[] delivered) throws PhotoException {
+    Said answer(double[] outputs, double length, double[] delivered) throws PhotoException {
         settle();
         memory[2].asDoubleBuffer().put(logits(outputs));
         if (delivered != null) {
@@ -270,23 +285,17 @@ final class ClassShares {
         said.shares = copy(memory[8]);
         DoubleBuffer numbers = memory[11].asDoubleBuffer();
         said.trust = numbers.get(1);
-        said.row = new float[2 * k];
+        said.row = new float[2 * k + 1];
         IntBuffer named = memory[12].asIntBuffer();
         for (int i = 0; i < k; i++) {
             said.row[i] = named.get(i);
         }
-        if (!(largest(outputs) < rejection)) { // else its probabilities are zeros, and it does not count
+        double score = known.score(outputs, length);
+        if (known.isKnown(score)) { // else its probabilities are zeros, and it does not count
             memory[13].asFloatBuffer().get(said.row, k, k);
+            said.row[2 * k] = known.credit(score);
         }
         return said;
-    }
-
-    private static double largest(double[] outputs) {
-        double found = Double.NEGATIVE_INFINITY;
-        for (double output : outputs) {
-            found = Math.max(found, output);
-        }
-        return found;
     }
 
     private static double[] copy(ByteBuffer numbers) {
@@ -321,7 +330,7 @@ final class ClassShares {
     private static native int size();
 
     private static native void bind(ByteBuffer room, int classes, int top, ByteBuffer[] vectors, double[] numbers,
-            boolean expected, boolean gated, ByteBuffer[] memory);
+            boolean expected, boolean gated, boolean vouched, ByteBuffer[] memory);
 
     private static native void place(ByteBuffer room, ByteBuffer index, ByteBuffer kept);
 

@@ -191,7 +191,7 @@ public final class FileHistory implements AutoCloseable {
      * with the photo.
      *
      * @param by what derived them
-     * @param row k classes, and then their probabilities
+     * @param row k classes, their probabilities and the credit of the photo
      */
     public synchronized void putLikely(String space, String photo, String by, float[] row) throws HistoryException {
         write(new HistoryLog.Entry(HistoryLog.Kind.LIKELY, space, photo, by, System.currentTimeMillis(), row.clone()));
@@ -258,7 +258,7 @@ public final class FileHistory implements AutoCloseable {
     /** Applies one record to what is in memory; replaying the file repeats every eviction. */
     private void takeIn(HistoryLog.Entry entry) {
         if (entry.kind == HistoryLog.Kind.LIKELY) {
-            if (has(entry.space, entry.key) && entry.feature.length <= 2 * ClassShares.MOST) {
+            if (has(entry.space, entry.key) && entry.feature.length <= 2 * ClassShares.MOST + 1) {
                 HistoryLog.Entry photo = spaces.get(entry.space).get(entry.key);
                 likelyBytes += likelySize(entry) - likelySize(photo.likely);
                 photo.likely = entry;

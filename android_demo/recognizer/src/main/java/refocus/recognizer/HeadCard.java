@@ -75,6 +75,7 @@ public final class HeadCard {
 
     /** Score ({@link Answer#knownScore}) below which an answer is a guess; NaN where the bundle cannot tell. */
     public final double rejection;
+    final KnownScores known;
     /** By language, as "de", the C names in the order of {@link #labels}; empty where the bundle brings none. */
     public final Map<String, List<String>> names;
 
@@ -85,7 +86,8 @@ public final class HeadCard {
             throw new Fields.Unread(Reason.MODEL_UNFIT, "head '" + name + "' answers with a set of labels for each photo, which this"
                     + " library does not read; import a bundle whose photos have one label each");
         }
-        rejection = fields.number("rejection", -1000, 1000, Double.NaN);
+        known = KnownScores.of(fields);
+        rejection = known.rejection;
         Fields how = fields.object("personalisation");
         method = how.string("method");
         window = (int) how.whole("window", 0, MAX_WINDOW);

@@ -43,7 +43,7 @@ final class HistoryLog {
         final String text;
         /** UTC, in milliseconds. */
         final long storedMs;
-        /** Numbers of a feature; of likely classes, k classes and their probabilities. */
+        /** Numbers of a feature; of likely classes, k classes, their probabilities and the photo's credit. */
         final float[] feature;
         /** Of a feature that is kept: its likely classes; null where nothing derived them. */
         Entry likely;

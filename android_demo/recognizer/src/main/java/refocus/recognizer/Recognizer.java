@@ -77,9 +77,9 @@ public final class Recognizer implements AutoCloseable {
         passedOver = reasons + (reasons.length() > 0 && !uncounted.isEmpty() ? "; " : "")
                 + (uncounted.isEmpty() ? "" : "your photos are not counted: " + uncounted);
         rejection = card.rejection;
-        empty = card.shares != null && uncounted.isEmpty() ? new ClassShares(card.shares, card.labels.size(), rejection) : null;
+        empty = card.shares != null && uncounted.isEmpty() ? new ClassShares(card.shares, card.labels.size(), card.known) : null;
         classifier = empty == null ? "" : Hashes.sha256((card.checkpoint.isEmpty() ? this.head.artifact.file.sha256
-                : card.checkpoint) + card.shares.identity(card.labels, card.rejection));
+                : card.checkpoint) + card.shares.identity(card.labels, card.known));
         normaliser = new Normaliser(bundle.manifest.preprocessing);
         width = (int) encoding.output("feature").size(1);
         switchTo(null, null);
@@ -121,7 +121,7 @@ public final class Recognizer implements AutoCloseable {
 
     /** Class shares before the first photo; null where they have no part in answers. */
     ClassShares noShares() {
-        return empty == null ? null : new ClassShares(card.shares, card.labels.size(), rejection);
+        return empty == null ? null : new ClassShares(card.shares, card.labels.size(), card.known);
     }
 
     /** Identity of what derives the likely classes of a photo. */
@@ -132,7 +132,7 @@ public final class Recognizer implements AutoCloseable {
     /**
      * What class shares count of a photo: what is kept of it, or else computed from its feature and then kept.
      *
-     * @return k classes, and then their probabilities; null where the photo has no feature, or no finite answer
+     * @return k classes, their probabilities and the credit of the photo; null where the photo has no feature, or no finite answer
      */
     float[] row(Album.Features photos, String photo) throws RefocusException {
         float[] row = photos.row(photo);
@@ -144,7 +144,7 @@ public final class Recognizer implements AutoCloseable {
         past.restart(new Remembered());
         past.answer(feature, photo);
         try {
-            row = empty.answer(Answer.doubles(head.copy("plain_logits")), null).row;
+            row = empty.answer(Answer.doubles(head.copy("plain_logits")), KnownScores.length(feature), null).row;
         } catch (PhotoException none) {
             return null;
         }
@@ -299,7 +299,7 @@ public final class Recognizer implements AutoCloseable {
 
     private Answer made(float[] attention, float[] feature, Remembered before, boolean known, ClassShares shares)
             throws PhotoException {
-        return new Answer(card, head, attention, feature, before, known, shares, rejection);
+        return new Answer(card, head, attention, feature, before, known, shares);
     }
 
     private Remembered newer(Remembered before, String photo, String name, float[] feature) {

@@ -99,9 +99,9 @@ final class ShareCard {
         }
     }
 
-    /** Hash of the settings, and of the rejection threshold of the head, that decide what is kept of a photo. */
-    String identity(List<String> labels, double rejection) {
+    /** Hash of the settings, and of the head's scores of correct answers, that decide what is kept of a photo. */
+    String identity(List<String> labels, KnownScores known) {
         return Hashes.sha256(probabilities + " " + temperature + Arrays.toString(scale) + Arrays.toString(bias) + top
-                + Json.write(labels) + rejection);
+                + Json.write(labels) + known);
     }
 }

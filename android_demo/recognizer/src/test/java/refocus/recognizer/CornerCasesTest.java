@@ -156,10 +156,13 @@ public class CornerCasesTest {
             }
             Album.Features stored = Album.features(recognizer, history);
             float[] row = stored.row(golden.photo(3));
-            assertEquals(8, row.length);
+            assertEquals(9, row.length);
             float[] wanted = recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits;
             history.putLikely(recognizer.space(), golden.photo(3), "another classifier", row);
-            history.putLikely(recognizer.space(), golden.photo(4), recognizer.classifier(), new float[] {0, 0, 1, 1});
+            history.putLikely(recognizer.space(), golden.photo(4), recognizer.classifier(), Arrays.copyOf(row, 8)); // no credit
+            float[] damaged = row.clone();
+            damaged[8] = 3;
+            history.putLikely(recognizer.space(), golden.photo(5), recognizer.classifier(), damaged);
             recognizer.switchTo(new FileHistory(new File(scratch.getRoot(), "nobody")), null);
             assertTrue(Golden.largest(wanted, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits) > 0.01f);
             history = new FileHistory(file);
@@ -168,6 +171,8 @@ public class CornerCasesTest {
             assertNull("another derived them", stored.row(golden.photo(3)));
             assertArrayEquals(wanted, recognizer.recognize(golden.decoded(9), golden.photo(9), "", false).logits, 1e-6f);
             assertArrayEquals("computed again", row, stored.row(golden.photo(3)), 1e-6f);
+            assertEquals("computed again", 9, stored.row(golden.photo(4)).length);
+            assertEquals("computed again", 0f, stored.row(golden.photo(5))[8], 0f);
             history.erase(golden.photo(3));
             assertNull(stored.row(golden.photo(3)));
             float[] other = stored.row(golden.photo(2));

@@ -166,24 +166,26 @@ public class VectorsTest {
     private static double ofClasses(Fields vector, ShareCard card, int classes) throws Exception {
         Map<String, float[]> rows = new LinkedHashMap<String, float[]>();
         List<Fields> photos = vector.objects("photos");
-        double rejection = vector.number("rejection", -1000, 1000);
-        ClassShares state = new ClassShares(card, classes, rejection);
+        KnownScores known = new KnownScores(vector.number("rejection"), numbers(vector, "known_scores"));
+        ClassShares state = new ClassShares(card, classes, known);
         double off = 0;
         for (int i = 0; i < photos.size(); i++) {
-            state = begun(state, rows, photos, i, new ClassShares(card, classes, rejection));
+            state = begun(state, rows, photos, i, new ClassShares(card, classes, known));
             double[] logits = numbers(photos.get(i), "logits");
-            ClassShares.Said beside = state.answer(logits, reversed(logits));
+            double length = photos.get(i).number("length");
+            ClassShares.Said beside = state.answer(logits, length, reversed(logits));
             off = Math.max(off, off(numbers(photos.get(i), "beside_head"), beside.logits));
-            ClassShares.Said said = state.answer(logits, null);
+            ClassShares.Said said = state.answer(logits, length, null);
             off = Math.max(off, off(numbers(photos.get(i), "answer"), said.logits));
             off = Math.max(off, off(numbers(photos.get(i), "shares"), said.shares));
             int k = said.row.length / 2;
             off = Math.max(off, off(numbers(photos.get(i), "classes"), Answer.doubles(Arrays.copyOf(said.row, k))));
             off = Math.max(off, off(numbers(photos.get(i), "probabilities"), Answer.doubles(Arrays.copyOfRange(said.row, k, 2 * k))));
+            off = Math.max(off, Math.abs(photos.get(i).number("credit") - said.row[2 * k]));
             rows.put("" + i, said.row);
             state.add("" + i, said.row);
         }
-        double[] last = state.answer(new double[classes], null).shares;
+        double[] last = state.answer(new double[classes], 1, null).shares;
         return Math.max(off, off(numbers(vector, "shares"), last));
     }
 
@@ -194,19 +196,19 @@ public class VectorsTest {
         calibrated.put("temperature", 1.0);
         ShareCard card = new ShareCard(Fields.of(calibrated, "shares"));
         Map<String, float[]> rows = new LinkedHashMap<String, float[]>();
-        ClassShares state = new ClassShares(card, 2, Double.NaN, true);
+        ClassShares state = new ClassShares(card, 2, new KnownScores(Double.NaN), true);
         double off = 0;
         for (int i = 0; i < photos.size(); i++) {
-            state = begun(state, rows, photos, i, new ClassShares(card, 2, Double.NaN, true));
+            state = begun(state, rows, photos, i, new ClassShares(card, 2, new KnownScores(Double.NaN), true));
             double[] logits = numbers(photos.get(i), "logits");
             double[] both = {logits[label] / temperature, 0};
-            double[] beside = state.answer(both, new double[] {reversed(logits)[label], 0}).logits;
+            double[] beside = state.answer(both, 1, new double[] {reversed(logits)[label], 0}).logits;
             off = Math.max(off, Math.abs(numbers(photos.get(i), "beside_head")[label] - (beside[0] - beside[1])));
-            ClassShares.Said said = state.answer(both, null);
+            ClassShares.Said said = state.answer(both, 1, null);
             off = Math.max(off, Math.abs(numbers(photos.get(i), "answer")[label] - (said.logits[0] - said.logits[1])));
             off = Math.max(off, Math.abs(numbers(photos.get(i), "shares")[label] - said.shares[0]));
             float there = (float) numbers(photos.get(i), "probabilities")[label];
-            float[] row = {0, 1, there, (float) (1 - (double) there)};
+            float[] row = {0, 1, there, (float) (1 - (double) there), 0};
             rows.put("" + i, row);
             state.add("" + i, row);
         }
@@ -263,7 +265,7 @@ public class VectorsTest {
                 assertEquals(name, vector.members("settings"), history.settings());
                 String space = name.startsWith("release") ? "space" : "s";
                 float[] likely = history.likely("s", "p", "c");
-                assertArrayEquals(name, vector.has("likely") ? floats(vector.numbers("likely", 0, 2)) : null, likely, 0f);
+                assertArrayEquals(name, vector.has("likely") ? floats(numbers(vector, "likely")) : null, likely, 0f);
                 assertNull(name, history.likely("s", "p", "another"));
                 assertEquals(name, vector.strings("photos"), new ArrayList<String>(history.names(space).keySet()));
                 history.setLabel("another", "badger");
