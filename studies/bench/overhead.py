@@ -153,6 +153,20 @@ def measure(plan: Plan, photos: Path) -> dict[str, Any]:
     return document
 
 
+def measure_shares(plan: Plan, photos: Path) -> dict[str, Any]:
+    """Run the measurements of class shares alone.
+
+    Args:
+        plan: configuration.
+        photos: folder of real photos.
+
+    Raises:
+        UsageError: as :func:`measure`.
+    """
+    with tempfile.TemporaryDirectory() as temporary:
+        return Bench(plan, photos, Path(temporary)).shares()
+
+
 class Bench:
     """The programs under test, exported once."""
 

@@ -6,6 +6,7 @@ They measure overhead, other runtimes, plain bundles, a GPU, and a deployment on
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,6 +35,10 @@ def overhead(
     to: Annotated[str, typer.Option(help="comma-separated targets to measure")] = "onnx:fp32,executorch:fp32",
     classes: Annotated[str, typer.Option(help="comma-separated numbers of classes C of the heads")] = "200,1000",
     rounds: Annotated[int, typer.Option(min=64, help="rounds of each interleaved run")] = 512,
+    shares_only: Annotated[
+        bool,
+        typer.Option("--shares-only", help="measure class shares alone and keep the rest of the document at --out"),
+    ] = False,
     as_json: AsDocument = False,
 ) -> None:
     """Measure the time and memory that personalisation adds to a backbone.
@@ -41,12 +46,16 @@ def overhead(
     Times are ratios to the bare backbone on one thread, interleaved.
     """
     from refocus.cloud_train.documents import write_results
-    from studies.bench.overhead import Plan, lines, measure
+    from studies.bench.overhead import Plan, lines, measure, measure_shares
 
     named: dict[str, Any] = {"backbone": backbone} if backbone else {}
     plan = Plan(classes=(*integers(classes, "--classes"),), targets=(*to.split(","),), rounds=rounds, **named)
-    document = measure(plan, photos)
-    document["command"] = typed_command({str(photos): "PHOTOS", str(out): "OUT"}, STUDIES)
+    command = typed_command({str(photos): "PHOTOS", str(out): "OUT"}, STUDIES)
+    if shares_only:
+        document = json.loads(out.read_text(encoding="utf-8"))
+        document["shares"] = {**measure_shares(plan, photos), "command": command}
+    else:
+        document = {**measure(plan, photos), "command": command}
     write_results(document, out)
     print_result(document, lines(document), as_json)
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from refocus.cloud_train.methods.iciia.delivery import calibrate, plain_logits
-from refocus.edge.recognize import ClassShares, ShareSettings, rejection_threshold
+from refocus.edge.recognize import ClassShares, ShareSettings, known_scores
 from studies.iciia.labelled_baselines import (
     LabelledRecipe,
     Split,
@@ -99,17 +99,16 @@ def shares_point(bench: Bench, heterogeneity: float = 1.0) -> dict[str, Any]:
         plain, validation = bench.prepared.plain, bench.split("validation")
         known = plain_logits(plain, validation)
         temperature = calibrate(known, validation.table.label)
-        settings, rejection = (
-            ShareSettings(temperature=temperature),
-            rejection_threshold(known, [None] * len(known), ()),
-        )
-        logits, shares = plain_logits(plain, test), ClassShares(settings, plain.out_features, rejection=rejection)
+        lengths, of_test = (np.linalg.norm(bank.take(), axis=1) for bank in (validation, test))
+        scores = known_scores(known, lengths, [None] * len(known), ())
+        shares = ClassShares(ShareSettings(temperature=temperature), plain.out_features, known=scores)
+        logits = plain_logits(plain, test)
         windows, clients = targets_of(test, bench.targets_per_client, bench.history)
         right: dict[str, list[bool]] = {"plain": [], "personal": []}
         for rows in windows:
             shares.clear()
-            shares.extend(shares.row(logits[row]) for row in rows[:-1])
-            answer, label = shares.answer(logits[rows[-1]]), test.table.label[rows[-1]]
+            shares.extend(shares.row(logits[row], of_test[row]) for row in rows[:-1])
+            answer, label = shares.answer(logits[rows[-1]], of_test[rows[-1]]), test.table.label[rows[-1]]
             right["plain"].append(int(answer.plain_logits.argmax()) == label)
             right["personal"].append(int(answer.logits.argmax()) == label)
         answers = {name: right_by_client(np.array(flags), clients) for name, flags in right.items()}

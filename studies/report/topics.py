@@ -38,6 +38,7 @@ OF_STUDY = {
     "trade-off": "class-shares",
     "few-people": "class-shares",
     "camera-roll": "camera-rolls",
+    "camera-roll-choices": "camera-rolls",
     "mixed-folder": "camera-rolls",
     "ablations": "iciia-paper",
     "attention": "iciia-paper",

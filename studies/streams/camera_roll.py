@@ -49,11 +49,17 @@ DATA = {
     "tiny-imagenet": ("tiny-imagenet-subset.zip", False),
 }
 PLAIN, KNOWN, CONTROL = "plain", "known classes", "majority control"
-METHODS = (PLAIN, "shares", "em", "em, unbounded", CONTROL, KNOWN)
+CHOICES = ("support 0.05", "support 0.3", "support 0.5", "elsewhere 0.4", "elsewhere 0.6")  # shares with other settings
+METHODS = (PLAIN, "shares", "em", "em, unbounded", CONTROL, KNOWN, *CHOICES)
 LOSS = 0.02  # people whose accuracy falls by more are counted
 CODE = ("studies.streams.camera_roll",)
+_SHARES_CODE = (
+    "refocus.edge.recognize.class_shares",
+    "refocus.edge.recognize.rejection",
+    "studies.streams.rivals.shares",
+)
 CODE_OF = {
-    "shares": ("refocus.edge.recognize.class_shares", "studies.streams.rivals.shares"),
+    **dict.fromkeys(("shares", *CHOICES), _SHARES_CODE),
     "em": ("studies.streams.rivals.em_shares",),
     "em, unbounded": ("studies.streams.rivals.em_shares",),
 }
@@ -266,6 +272,10 @@ def _method(
     """Return a new method for a person."""
     if name == "shares":
         return SharesMethod(knowledge, settings.shares)
+    if name in CHOICES:
+        setting, value = name.split()
+        changed: dict[str, Any] = {setting: float(value)}
+        return SharesMethod(knowledge, replace(settings.shares, **changed))
     if name == KNOWN:
         return KnownClasses(knowledge, people[number].classes)
     if name == CONTROL:
@@ -289,7 +299,8 @@ def _answers(
         probability = np.array(answers).reshape(len(answers), len(point.classes))
         label, alone = probability.argmax(1), softmax(point.logits[rows] / temperature)
         shown = (probability.max(1) + np.take_along_axis(alone, label[:, None], 1)[:, 0]) / 2  # Answer.confidence
-        found[photos] = {"answer": label, "confidence": shown, "known_score": point.logits[rows].max(1)}
+        score = point.logits[rows].max(1) / np.linalg.norm(point.features[rows], axis=1)  # Answer.known_score
+        found[photos] = {"answer": label, "confidence": shown, "known_score": score}
     return found
 
 
@@ -435,6 +446,8 @@ ABOUT = (
     " personalisation. *marked*: part of the unknown targets with a score below that of 95 % of the correctly answered"
     " known targets. The least gain of class shares comes first."
 )
-SHOWN = shown_of(Path(__file__).with_name("camera-roll.toml"))
-PAGES = {"camera-roll": ExperimentPage.of(SHOWN, about=_about)}
+PAGES = {
+    name: ExperimentPage.of(shown_of(Path(__file__).with_name(f"{name}.toml")), about=_about)
+    for name in ("camera-roll", "camera-roll-choices")
+}
 STUDY = Study(RollSettings(), RollGrid(), needs, evaluate_cell, document)

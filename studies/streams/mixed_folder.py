@@ -22,7 +22,7 @@ from refocus.cloud_train.data.imagefolder import load_photos
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import UsageError
 from refocus.cloud_train.methods.iciia.delivery import calibrate
-from refocus.edge.recognize import ClassShares, ShareSettings, rejection_threshold
+from refocus.edge.recognize import ClassShares, ShareSettings, known_scores
 from studies.encoders import ENCODERS, published_backbone, weights_file
 from studies.experiment import Cache, Cell, ExperimentPage, Needs, Row, Study, shown_of
 from studies.streams.rolls.points import limited, part_of
@@ -59,12 +59,13 @@ class MixedGrid:
     Attributes:
         encoder: name of the network.
         temperature: "fitted" to the calibration photos, or "1".
-        method: "plain" or "shares".
+        method: "plain", "shares", "threshold alone" (the votes of all classes count alike), or "unknown left out"
+            (the history without its unknown photos, an upper bound).
     """
 
     encoder: tuple[str, ...] = ("efficientnet_lite0", "mobilenetv2", "deit_tiny")
     temperature: tuple[str, ...] = ("fitted", "1")
-    method: tuple[str, ...] = ("plain", "shares")
+    method: tuple[str, ...] = ("plain", "shares", "threshold alone", "unknown left out")
 
 
 @dataclass(frozen=True)
@@ -73,15 +74,23 @@ class Photos:
 
     Attributes:
         logits: logits of the network, (R, C).
+        lengths: lengths of the features, (R,).
         group: group of each photo, (R,).
         correct: whether a class is a correct answer to a photo, (R, C).
         calibrates: whether a photo calibrates the network and is in no folder, (R,).
     """
 
     logits: np.ndarray
+    lengths: np.ndarray
     group: np.ndarray
     correct: np.ndarray
     calibrates: np.ndarray
+
+
+class Alike(ClassShares):
+    """Class shares that count the votes of all classes alike."""
+
+    _vouched = False  # type: ignore[assignment]
 
 
 def needs(settings: MixedSettings, cell: Cell) -> Needs:
@@ -124,7 +133,8 @@ def prepare(settings: MixedSettings, encoder: str, run: Path) -> Photos:
     for row, (_, classes) in enumerate(photos):
         correct[row, sorted(classes)] = True
     calibrates += [False] * (len(photos) - len(calibrates))
-    return Photos(logits, np.array([group for group, _ in photos]), correct, np.array(calibrates))
+    lengths = np.linalg.norm(features, axis=1)
+    return Photos(logits, lengths, np.array([group for group, _ in photos]), correct, np.array(calibrates))
 
 
 def truth_of(name: str, known: Sequence[str], names: Sequence[str]) -> set[int]:
@@ -159,19 +169,22 @@ def evaluate_cell(settings: MixedSettings, cell: Cell, seed: int, cache: Cache) 
     known = given.logits[given.calibrates]
     label = given.correct[given.calibrates].argmax(1)
     temperature = calibrate(known, label) if cell["temperature"] == "fitted" else 1.0
-    rejection = rejection_threshold(known, [str(number) for number in label], [*map(str, range(known.shape[1]))])
-    state = ClassShares(ShareSettings(temperature=temperature), known.shape[1], rejection=rejection)
+    names = [*map(str, range(known.shape[1]))]
+    scores = known_scores(known, given.lengths[given.calibrates], [str(number) for number in label], names)
+    kind = Alike if cell["method"] == "threshold alone" else ClassShares
+    state = kind(ShareSettings(temperature=temperature), len(names), known=scores)
     found: dict[str, list[tuple[int, int, bool, bool, bool]]] = {}
     for number in range(settings.folders):
         state.clear()
         for row in _folder(settings, given, np.random.default_rng([seed, number])):
-            answer = state.answer(given.logits[row])
+            answer = state.answer(given.logits[row], given.lengths[row])
             alone = int(answer.plain_logits.argmax())
-            said = int(answer.logits.argmax()) if cell["method"] == "shares" else alone
-            marked = bool(given.logits[row].max() < rejection)
+            said = alone if cell["method"] == "plain" else int(answer.logits.argmax())
+            marked = scores.score(given.logits[row], given.lengths[row]) < scores.rejection
             values = number, row, bool(given.correct[row, said]), said != alone, marked
             found.setdefault(str(given.group[row]), []).append(values)
-            state.add(answer.row)
+            if cell["method"] != "unknown left out" or given.group[row] != UNKNOWN:
+                state.add(answer.row)
     rows = []
     for group, answers in found.items():
         person, photo, correct, changed, marked_ = map(np.array, zip(*answers, strict=True))

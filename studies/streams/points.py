@@ -302,6 +302,7 @@ def _point(
         means=means,
         variance=((lengths - means[label]) ** 2).mean(0),
         validation=splits["validation"].logits,
+        lengths=np.linalg.norm(splits["validation"].features, axis=1),
     )
     right = {name: float((part.logits.argmax(1) == part.label).mean()) for name, part in splits.items()}
     facts = {

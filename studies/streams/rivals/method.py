@@ -5,14 +5,13 @@ Notation: C classes, D feature width.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 
-from refocus.edge.recognize import rejection_threshold
+from refocus.edge.recognize import KnownScores, known_scores
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Knowledge:
         means: class means of the training features, each feature divided by its length, (C, D).
         variance: variance of these within a class, pooled over classes, (D,).
         validation: logits of the validation photos, (n, C); without them every photo counts.
+        lengths: lengths of their features, (n,).
     """
 
     temperature: float
@@ -36,12 +36,13 @@ class Knowledge:
     means: np.ndarray
     variance: np.ndarray
     validation: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     @cached_property
-    def rejection(self) -> float:
-        """Return the threshold of an export without labelled photos."""
+    def known(self) -> KnownScores:
+        """Return the scores of an export without labelled photos."""
         photos = len(self.validation)
-        return rejection_threshold(self.validation, [None] * photos, ()) if photos else -math.inf
+        return known_scores(self.validation, self.lengths, [None] * photos, ()) if photos else KnownScores()
 
 
 class StreamMethod(Protocol):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from refocus.edge.recognize import ClassShares, ShareSettings
+from refocus.edge.recognize import ClassShares, ShareSettings, length_of
 from studies.streams.rivals.method import Knowledge, softmax
 
 
@@ -24,15 +24,15 @@ class SharesMethod:
 
     def __init__(self, knowledge: Knowledge, settings: ShareSettings | None = None) -> None:
         fitted = settings_for(knowledge, settings)
-        self.state = ClassShares(fitted, len(knowledge.base), rejection=knowledge.rejection)
+        self.state = ClassShares(fitted, len(knowledge.base), known=knowledge.known)
 
     def observe(self, feature: np.ndarray, logits: np.ndarray) -> None:
         """Add a photo to the estimate of the shares."""
-        self.state.add(self.state.row(logits))
+        self.state.add(self.state.row(logits, length_of(feature)))
 
     def answer(self, feature: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Return the probabilities (C,) of a photo."""
-        return softmax(self.state.answer(logits).logits)
+        return softmax(self.state.answer(logits, length_of(feature)).logits)
 
     def state_bytes(self) -> int:
         """Return the size of the state in bytes."""

@@ -385,7 +385,8 @@ def _knowledge(bank: FeatureCache, weight: np.ndarray, bias: np.ndarray, number_
     means = np.stack([lengths[label == c].mean(0) if seen[c] else unit(weight[c]) for c in range(len(bias))])
     variance = ((lengths - means[label]) ** 2).mean(0)
     logits = held @ weight.T + bias
-    return Knowledge(calibrate(logits, of_held), seen / len(label), weight, bias, means, variance, logits)
+    lengths = np.linalg.norm(held, axis=1)
+    return Knowledge(calibrate(logits, of_held), seen / len(label), weight, bias, means, variance, logits, lengths)
 
 
 def _other_photos(path: Path, classes: Sequence[str], part: str, limits: Limits) -> PhotoTable:

@@ -25,7 +25,7 @@ def toy_photos() -> Photos:
     label = np.concatenate([np.arange(120) % CLASSES, np.arange(60) % 2, np.full(30, 5), np.full(90, 9)])
     logits = rng.normal(size=(300, CLASSES)) + 3.0 * np.eye(CLASSES)[label] * (group != UNKNOWN)[:, None]
     correct = np.eye(CLASSES, dtype=bool)[label] & (group != UNKNOWN)[:, None]
-    return Photos(logits, group, correct, (group == IMAGENET) & (np.arange(300) % 2 == 0))
+    return Photos(logits, np.ones(300), group, correct, (group == IMAGENET) & (np.arange(300) % 2 == 0))
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def toy(monkeypatch, tmp_path):
 def test_each_group_is_compared_with_the_network_alone(toy, tmp_path):
     found = run_experiment(toy, tmp_path / "run", "command")
     rows = {(row["group"], row["method"], row["temperature"]): row for row in found["rows"]}
-    assert len(rows) == 4 * 2 * 2
+    assert len(rows) == 4 * 2 * 4
     for (group, method, _), row in rows.items():
         assert row["people"] == 6
         assert (row["accuracy"] == 0) == (group == UNKNOWN)
-        assert method == "shares" or row["changed"] == 0
+        assert method != "plain" or row["changed"] == 0
     assert rows["office-31", "shares", "fitted"]["gain"]["mean"] > 0
     assert rows[UNKNOWN, "plain", "1"]["marked"] > 0.5 > rows[IMAGENET, "plain", "1"]["marked"]
     header, lines = STUDIES["mixed-folder"].table(found)
