@@ -9,7 +9,7 @@ FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 DOCS := $(VENV)/.docs
 
-.PHONY: pictures bundles demo demo-pipeline demo-android test test-slow test-full test-studies fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
+.PHONY: pictures bundles bundle-imagenet bundle-wheel demo demo-pipeline demo-android test test-slow test-full test-studies fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -43,13 +43,26 @@ $(DOCS): $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/refocus demo --out $(OUT)
 
-# Example bundles of every form, on embedded letters, in a few minutes: bundles/window, streaming, upgrade, bank, condensed.
-# Goes on where it stopped, and makes the same bytes on the same machine. examples/bundles.toml has the settings.
+# The default bundle, from the package of its weights; with REFOCUS_DATA, calibrated and measured again on its photos.
+DEFAULT := bundles/imagenet-lite0
+bundle-imagenet: $(INSTALLED)
+	$(if $(REFOCUS_DATA),OMP_NUM_THREADS=1 $(BIN)/python $(DEFAULT)/build.py --measure $(REFOCUS_DATA)/photos)
+	OMP_NUM_THREADS=1 $(BIN)/python $(DEFAULT)/build.py
+
+# The wheel of the default bundle, in dist/; it needs nothing but pip.
+bundle-wheel:
+	rm -rf $(DEFAULT)/build
+	$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist ./$(DEFAULT)
+
+# Example bundles in a few minutes. Of every form, on embedded letters: bundles/window, streaming, upgrade, bank, condensed.
+# bundles/imagenet is the default bundle for more targets. Goes on where it stopped, and makes the same bytes on the same
+# machine. examples/bundles.toml has the settings.
 BUNDLES ?= bundles
+EXAMPLES := window streaming upgrade bank condensed imagenet
 HEADS := $(BUNDLES)/run/seed-0
 TAPER := $(BUNDLES)/taper
 REFOCUS := OMP_NUM_THREADS=1 $(BIN)/refocus --quiet
-bundles: $(foreach name,window streaming upgrade bank condensed,$(BUNDLES)/$(name)/manifest.json)
+bundles: $(foreach name,$(EXAMPLES),$(BUNDLES)/$(name)/manifest.json)
 $(HEADS)/iciia_t.json: | $(INSTALLED)
 	$(REFOCUS) train iciia $(BUNDLES)/run --config examples/bundles.toml
 $(HEADS)/iciia_t_causal.json: | $(HEADS)/iciia_t.json
@@ -67,6 +80,8 @@ $(BUNDLES)/bank/manifest.json: | $(TAPER)/seed-0/taper.json
 	$(REFOCUS) export $(TAPER)/seed-0/taper.safetensors --out $(@D)
 $(BUNDLES)/condensed/manifest.json: | $(BUNDLES)/bank/manifest.json
 	$(REFOCUS) condense $(BUNDLES)/bank --task 'latin capital letter a,latin capital letter b,latin capital letter c' --out $(@D)
+$(BUNDLES)/imagenet/manifest.json: $(DEFAULT)/build.py $(DEFAULT)/measured.json | $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python $< --out $(@D) --to onnx:w8a8,onnx:fp32,executorch:fp32
 
 # Begins anew each time: a fleet has no second try.
 demo-pipeline: $(PIPELINE)
@@ -152,4 +167,4 @@ lint: $(INSTALLED)
 	$(BIN)/python -m tests.style
 
 clean:
-	rm -rf $(VENV) $(OUT) $(OUT)-pipeline $(BUNDLES) site $(VENV)-device
+	rm -rf $(VENV) $(OUT) $(OUT)-pipeline $(foreach name,run taper $(EXAMPLES),$(BUNDLES)/$(name)) site $(VENV)-device

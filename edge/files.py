@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from refocus.edge.errors import RefocusError
+from refocus.edge.errors import BundleError, RefocusError
 
 _BLOCK = 1 << 20
 NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)  # by the system's rules, whatever room there is
@@ -40,6 +40,30 @@ def default_profiles() -> Path:
     if folder is None:
         raise RefocusError("this user has no home folder for profiles; say where they live (--profiles), or set HOME")
     return folder / "refocus" / "profiles"
+
+
+def default_bundle(given: Path | None = None) -> Path:
+    """Return the folder of the default bundle, which a package installs.
+
+    The value of an entry point of the group ``refocus.bundles`` is the name of the folder in the package's
+    distribution, an identifier. Of several the first by name that is there is taken.
+
+    Args:
+        given: path that was given in the place of a bundle and is none, for the message.
+
+    Raises:
+        BundleError: none is installed.
+    """
+    from importlib.metadata import entry_points
+
+    for entry in sorted(entry_points(group="refocus.bundles"), key=lambda entry: entry.name):
+        if entry.dist is not None and entry.value.isidentifier():
+            folder = Path(str(entry.dist.locate_file(entry.value)))
+            if folder.is_dir():
+                return folder
+    what = "no bundle is named" if given is None else f"{given} is not a bundle"
+    how = "in a checkout: make bundle-wheel, then pip install dist/refocus_bundle_imagenet-*.whl"
+    raise BundleError(f"{what} and no default bundle is installed; name a bundle, or install the default one ({how})")
 
 
 def cache_folder() -> Path | None:
@@ -183,13 +207,8 @@ def _unfinished(path: Path, prefix: str, mode: int) -> tuple[int, Path]:
 def sweep(folder: Path, pattern: str) -> None:
     """Removes unfinished files that killed processes left; one that is being written is locked by its writer."""
     for left in folder.glob(pattern):
-        with contextlib.suppress(OSError):
-            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-            try:
-                _lock(descriptor)
-                left.unlink()
-            finally:
-                os.close(descriptor)
+        with contextlib.suppress(OSError), _left_behind(left):
+            left.unlink()
 
 
 @contextlib.contextmanager
@@ -203,7 +222,7 @@ def working_folder(out: Path) -> Iterator[Path]:
     """
     prefix = f".refocus-{hashlib.sha256(os.fsencode(out.name)).hexdigest()[:16]}-"
     for left in out.parent.glob(f"{prefix}*.folder") if os.path.lexists(out) else ():
-        with contextlib.suppress(OSError), _locked_folder(left):
+        with contextlib.suppress(OSError), _left_behind(left):
             shutil.rmtree(left)
     descriptor, made = _unfinished_folder(out, prefix)
     try:
@@ -225,8 +244,13 @@ def _unfinished_folder(out: Path, prefix: str) -> tuple[int, Path]:
 
 
 @contextlib.contextmanager
-def _locked_folder(folder: Path) -> Iterator[None]:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+def _left_behind(path: Path) -> Iterator[None]:
+    """Hold the lock of an unfinished file or folder whose writer has ended.
+
+    Raises:
+        OSError: its writer still holds the lock, or it is gone.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         _lock(descriptor)
         yield

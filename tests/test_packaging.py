@@ -88,7 +88,12 @@ def test_the_wheel_works_among_decoys_and_holds_one_name(bundle, photo_file, dis
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"refocus"}
     sources = {path.relative_to(ROOT).as_posix() for folder in PARTS for path in (ROOT / folder).rglob("*.py")}
     assert {f"refocus/{path}" for path in sources} <= names
-    assert {"refocus/py.typed", "refocus/benchmarks/suite.toml", "refocus/cloud_train/pipeline/default.toml"} <= names
+    assert {
+        "refocus/py.typed",
+        "refocus/benchmarks/suite.toml",
+        "refocus/cloud_train/backbones/packaged_networks.json",
+        "refocus/cloud_train/pipeline/default.toml",
+    } <= names
 
     place = tmp_path / "place"
     for name in DECOYS:
@@ -112,6 +117,34 @@ def test_the_wheel_works_among_decoys_and_holds_one_name(bundle, photo_file, dis
         environment = {**os.environ, "PYTHONPATH": "."}
         done = subprocess.run(words, cwd=place, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_two_wheels_alone_make_an_album_of_photos(distributions, tmp_path):
+    """In an empty environment and home, without a network once installed, and without torch."""
+    (wheel,) = distributions.glob("refocus_edge-*.whl")
+    bundle = ROOT / "bundles" / "imagenet-lite0"
+    shutil.copytree(bundle, tmp_path / "source", ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", tmp_path, tmp_path / "source"]
+    subprocess.run(pip, check=True, timeout=300)
+    (data,) = tmp_path.glob("refocus_bundle_imagenet-*.whl")
+    assert data.stat().st_size < 6_000_000
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]", data], check=True, timeout=600)
+    (tmp_path / "home").mkdir()
+    environment = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+    refused = "import socket\ndef refuse(*a, **k): raise RuntimeError('a socket was opened')\nsocket.socket = refuse\n"
+    album = (
+        f"{refused}import sys\nfrom refocus.edge.commands.app import main\n"
+        f"sys.argv = ['refocus', 'album', {str(bundle / 'photos')!r}, '--html', 'album.html']\nmain()\n"
+    )
+    for code in (album, "import importlib.util\nassert importlib.util.find_spec('torch') is None"):
+        done = subprocess.run(
+            [python, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr
+    assert "Egyptian cat" in (tmp_path / "album.html").read_text()
 
 
 @pytest.mark.slow

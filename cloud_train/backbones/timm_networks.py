@@ -38,8 +38,9 @@ def timm_network(name: str, settings: NetworkSettings) -> Found:
             " leave num_classes out, or give the number of classes of --checkpoint"
         )
     download = settings.pretrained and settings.checkpoint is None
-    if download and source_of(name) == "local-dir":
-        _refuse_pickles(Path(name.partition(":")[2]), asked)
+    folder = Path(name.partition(":")[2])
+    if download and source_of(name) == "local-dir" and folder.is_dir() and not [*folder.glob("*.safetensors")]:
+        raise ExportError(f"{asked}: {folder} holds no .safetensors; a pickle from outside is never opened")
     try:
         backbone = create_backbone(name, classes, pretrained=download, **arguments)
     except UsageError as error:
@@ -72,12 +73,6 @@ def _published(network: Any) -> str:
     """Where timm has the weights from, in words for the bundle's manifest."""
     stated = _config(network)
     return str(stated.get("hf_hub_id") or stated.get("url") or stated.get("file") or "of timm")
-
-
-def _refuse_pickles(folder: Path, asked: str) -> None:
-    """Raises ExportError for a folder whose weights timm would read from a pickle."""
-    if folder.is_dir() and not [*folder.glob("*.safetensors")]:
-        raise ExportError(f"{asked}: {folder} holds no .safetensors; a pickle from outside is never opened")
 
 
 def imagenet_labels(network: Any) -> tuple[str, ...] | None:

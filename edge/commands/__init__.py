@@ -29,6 +29,7 @@ __all__ = [
     "ThreadsOption",
     "callable_of",
     "numbers",
+    "options",
     "print_json",
     "print_result",
     "run",

@@ -17,8 +17,8 @@ MAX_WORKERS = 256
 
 
 def album(
-    bundle: options.Bundle,
-    photos: Annotated[list[Path], typer.Argument(help="photos or clips, and folders with them")],
+    bundle: options.BundleOrPhoto,
+    photos: Annotated[list[Path], options.optional(list, "photos or clips, and folders with them")],
     profiles: options.Profiles,
     out: Annotated[Path | None, typer.Option(help="write the answers as a table: FILE.csv or FILE.json")] = None,
     html: Annotated[Path | None, typer.Option(help="write an HTML report: FILE.html")] = None,
@@ -57,6 +57,7 @@ def album(
         raise RefocusError("nowhere to write: expected --out FILE.csv, --out FILE.json or --html FILE.html")
     if html is not None and html.suffix.lower() != ".html":
         raise RefocusError(f"--html {html}: expected a file name that ends in .html")
+    bundle, photos = options.bundle_and_photos(bundle, photos)
     path = None
     if profile:
         # Only what is remembered may make a new profile.

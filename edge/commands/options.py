@@ -12,13 +12,27 @@ from refocus import edge
 from refocus.edge.commands.app import ThreadsOption
 from refocus.edge.commands.news import logger
 from refocus.edge.errors import HistoryError, RefocusError
-from refocus.edge.files import default_profiles
+from refocus.edge.files import default_bundle, default_profiles
 
 if TYPE_CHECKING:
     from refocus.edge.personal.store import PersonalWeightStore  # refocus --help loads nothing of the device
 
 
-Bundle = Annotated[Path, typer.Argument(help="folder of the bundle")]
+def optional(default: Callable[[], Any], text: str) -> Any:
+    """Return an argument with a default that shell completion ignores.
+
+    Args:
+        default: called where the argument is left out; it may raise.
+        text: help.
+    """
+    return typer.Argument(
+        default_factory=lambda: None, callback=lambda given: given or default(), show_default=False, help=text
+    )
+
+
+Bundle = Annotated[Path, optional(default_bundle, "folder of the bundle; default: the installed one")]
+BundleOrPhoto = Annotated[Path, optional(lambda: None, "folder of the bundle; default: the installed one")]
+Bundles = Annotated[list[Path], optional(lambda: [default_bundle()], "folders of bundles; default: the installed one")]
 Profile = Annotated[str, typer.Option(help="name of the profile")]
 Profiles = Annotated[
     Path,
@@ -53,6 +67,22 @@ Shares = Annotated[
 Top = Annotated[int, typer.Option(min=1, help="number of labels per photo (top-k)")]
 Yes = Annotated[bool, typer.Option("--yes", help="skip the confirmation prompt")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def bundle_and_photos(bundle: Path, photos: list[Path]) -> tuple[Path, list[Path]]:
+    """Return the bundle and the photos that the paths of a command name.
+
+    The bundle is the default one if the first path exists and is none, or is the only one.
+
+    Args:
+        bundle: first path, a :data:`BundleOrPhoto`; None: there is none at all.
+        photos: the other paths.
+    """
+    if bundle and not (bundle / "manifest.json").exists() and (bundle.exists() or not photos):
+        return default_bundle(bundle), [bundle, *photos]
+    if not photos:
+        raise typer.BadParameter("expected photos", param_hint="PHOTOS")
+    return bundle, photos
 
 
 def words(text: str, separator: str = ",") -> list[str]:

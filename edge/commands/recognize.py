@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def recognize(
-    bundle: options.Bundle,
+    bundle: options.BundleOrPhoto,
     photos: Annotated[
-        list[Path], typer.Argument(help="photo files, or clips of a bundle for clips, recognised in this order")
+        list[Path], options.optional(list, "photo files, or clips of a bundle for clips, recognised in this order")
     ],
     profiles: options.Profiles,
     profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = "default",
@@ -59,6 +59,7 @@ def recognize(
     if out is not None:
         check_output(out)  # before anything is remembered
     explanations = []
+    bundle, photos = options.bundle_and_photos(bundle, photos)
     with edge.Recognizer.open(
         bundle,
         profile,

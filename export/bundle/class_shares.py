@@ -1,10 +1,9 @@
 """Class shares for any bundle: the settings with which a device estimates them.
 
-Nothing is trained. The class profile of unknown photos needs no labels: it is the mean of the probability that the best
-class of each given photo leaves to the others, mixed with the uniform distribution. The classifier's probabilities
-are calibrated by one temperature (Guo et al., "On calibration of modern neural networks", ICML 2017): the one that
-training fitted on validation photos, or else the one under which the labels of the given photos are likeliest. Where
-there is neither, the temperature is 1: the estimate loses gain, and not accuracy, where that is wrong.
+Nothing is trained. The classifier's probabilities are calibrated by one temperature (Guo et al., "On calibration of
+modern neural networks", ICML 2017): the one that training fitted on validation photos, or else the one under which the
+labels of the given photos are likeliest, or else the one that a table of networks states. Where there is none of them,
+the temperature is 1: the estimate loses gain, and not accuracy, where that is wrong.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
     plain = np.stack([answer.outputs["plain_logits"] for answer in reference.answers]).astype(np.float64)
     outputs = "logits" if head.several else kind_of(plain, head.name)
     logits = np.log(np.maximum(plain, np.finfo(np.float32).tiny)) if outputs == "probabilities" else plain
-    given = dict(first_of_each((step.path, step.label) for step in reference.steps))
-    photos = {
-        row: label for row, label in given.items() if label is not None and (head.several or label in head.labels)
-    }
+    photos = labelled_photos(head, reference)
     temperature = trained_temperature(head.training, head.several)
     if temperature is not None:
         how = "calibrated on validation photos in training"
@@ -67,10 +63,18 @@ def with_shares(head: Head, reference: Reference, say: Callable[[str], object]) 
         if head.several:
             say(f"shares: left out of {head.name}: {few}")
             return head
-        temperature, how = 1.0, f"not calibrated, which costs a part of the gain: {few}"
+        known = head.training.get("calibration", {})
+        how = f"measured on {known['measured_on']}" if known else "not calibrated, which costs a part of the gain"
+        temperature, how = known.get("temperature", 1.0), f"{how}: {few}"
     say(f"shares: {head.name} at temperature {temperature:.3g}, {how}")
     version = SET_SHARES_VERSION if head.several else SHARES_VERSION
     return _declared(head, version, outputs=outputs, temperature=temperature, **settings)
+
+
+def labelled_photos(head: Head, reference: Reference) -> dict[int, str]:
+    """Return the row and the label of each photo that has a label of the head."""
+    given = dict(first_of_each((step.path, step.label) for step in reference.steps))
+    return {row: label for row, label in given.items() if label is not None and (head.several or label in head.labels)}
 
 
 def trained_temperature(training: Mapping[str, Any], several: bool) -> float | None:

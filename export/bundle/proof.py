@@ -27,7 +27,7 @@ from refocus.edge.bundle import (
 from refocus.edge.recognize import Recognizer, answer_all, check, expected_answer, head_targets
 from refocus.export.bundle.artifacts import Export, tensor_file
 from refocus.export.bundle.attempt import Attempt, runtime_target
-from refocus.export.bundle.class_shares import with_shares
+from refocus.export.bundle.class_shares import FEWEST_LABELLED, labelled_photos, with_shares
 from refocus.export.bundle.rejection import with_rejection
 from refocus.export.bundle.worker_process import WorkerProcess
 from refocus.export.errors import ExportError, ParityError
@@ -117,11 +117,15 @@ def prove(
 def _entry(model: Model, export: Export, folder: Path) -> Head:
     entry = model.entry(folder)
     entry = with_shares(entry, model.reference, export.say) if export.shares else entry
+    known = entry.training.get("calibration", {})
+    if known and len(labelled_photos(entry, model.reference)) < FEWEST_LABELLED:
+        scores = tuple(known["known_scores"])
+        return msgspec.structs.replace(entry, rejection=scores[0], known_scores=scores)
     return with_rejection(entry, model.reference)
 
 
 def remove_unlisted(bundle: Bundle, kept: Sequence[str] = ()) -> None:
-    """Removes from a bundle's folder what its manifest does not list, but for some folders."""
+    """Remove files that the manifest of a bundle does not list."""
     listed = {bundle.folder / file for file in bundle.files()}
     for path in sorted(bundle.folder.rglob("*"), reverse=True):  # what is in a folder before the folder
         if path.relative_to(bundle.folder).parts[0] in kept:
@@ -170,8 +174,7 @@ def measure(bundle: Bundle, models: Sequence[Model], export: Export, worker: Wor
         if not name:
             continue
         with attempt.trying(name):
-            found = _found(deviation)
-            _say_top1(export, model, targets, found)
+            found = _found(export, model, targets, deviation)
             limit = limit_for(name, precision, export.limits)
             for role, head in (("encoder", ""), ("head", model.name)):
                 key = head, f"{runtime}:{precision}"
@@ -200,8 +203,7 @@ def _measure_native(
         return
     name, precision = attempt.target_of(head), head.partition(":")[2]
     with attempt.trying(name):
-        found = _found(deviation)
-        _say_top1(export, model, [tuple(head.split(":"))], found)
+        found = _found(export, model, [tuple(head.split(":"))], deviation)
         judged = max((precision, encoder), key=lambda p: TOLERANCES[p].self_test)
         limit = limit_for(name, judged, export.limits)
         what = f"{model.name} head for {head}"
@@ -224,8 +226,7 @@ def _measure_mixed(
     if len(left) < len(targets):  # it was measured with one that has failed since
         deviation = _compared(bundle, left, model.reference, model.name)
     try:
-        found = _found(deviation)
-        _say_top1(export, model, left, found)
+        found = _found(export, model, left, deviation)
         evaluate_mixed(model.name, left, found, export.allow_mismatch, limit_for("", "fp32", export.limits))
     except Exception as error:
         for target in left[1:]:
@@ -240,22 +241,20 @@ def _compared(bundle: Bundle, targets: Sequence[Target], reference: Reference, h
         return error
 
 
-def _found(deviation: Deviation | Exception) -> Deviation:
-    if isinstance(deviation, Exception):
-        raise deviation
-    return deviation
-
-
 def _is_left(attempt: Attempt, runtime: str, precision: str) -> bool:
     return f"{runtime}:{precision}" in {runtime_target(target) for target in attempt.left}
 
 
-def _say_top1(export: Export, model: Model, targets: Sequence[Target], deviation: Deviation) -> None:
+def _found(export: Export, model: Model, targets: Sequence[Target], deviation: Deviation | Exception) -> Deviation:
+    """Return the comparison, or raise what ended it."""
+    if isinstance(deviation, Exception):
+        raise deviation
     if len(deviation.right):
         before, after = deviation.right.mean(0)
         where = " and ".join(map(":".join, targets))
         what = "right labels" if model.program.thresholds else "top-1"
         export.say(f"{what} of {len(deviation.right)} labelled photos: PyTorch {before:.1%}, {where} {after:.1%}")
+    return deviation
 
 
 def fp32_targets(bundle: Bundle, head: str) -> list[Target]:

@@ -76,6 +76,11 @@ def test_labels_and_origin_are_stated():
     assert found.versions["weights_sha256"].startswith("57934424")
 
 
+def test_every_listed_network_is_calibrated():
+    for network in NETWORKS.values():
+        assert set(network.calibration) == {"temperature", "known_scores", "measured_on"}
+
+
 def test_a_name_that_is_not_listed_is_refused_with_a_hint():
     with pytest.raises(UsageError, match="did you mean package:efficientnet-lite0"):
         packaged_backbone("efficientnet_lite0")
