@@ -18,7 +18,7 @@ from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
 from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise, without_training_photos
 from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
-from refocus.benchmarks.measure.target import Target, read_album, refused
+from refocus.benchmarks.measure.target import Target, options_of, read_album, refused
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
@@ -119,18 +119,7 @@ def targets_of(folders: Sequence[Path], plan: Plan, scratch: Path, missing: list
         for target in _targets(name, bundle, plan, missing):
             place = scratch / f"{name}-{'-'.join(target)}".replace("/", "-")
             place.mkdir()
-            yield Target(
-                name,
-                bundle,
-                target,
-                album,
-                place,
-                plan.head,
-                plan.provider,
-                plan.allow_fallback,
-                plan.threads,
-                plan.head_target,
-            )
+            yield Target(name, bundle, target, album, place, **options_of(plan))
 
 
 def _targets(name: str, bundle: Bundle, plan: Plan, missing: list[Missing]) -> list[tuple[str, str]]:
@@ -253,11 +242,6 @@ def _accuracy(table: Table, plan: Plan, device: Device) -> None:
     )
 
 
-def _encoder_on_the_device(table: Table, plan: Plan, device: Device) -> None:
-    if plan.device != "cpu":
-        cuda.split(table)
-
-
 def _of(measure: Callable[[Table], None]) -> Group:
     """A group that needs its table alone."""
     return lambda table, plan, device: measure(table)
@@ -277,6 +261,6 @@ GROUPS: dict[str, Group] = {
     "threads": _of(stages.threads),
     "batch and album": _of(stages.batches),
     "energy": _energy,
-    "encoder on the device": _encoder_on_the_device,
+    "encoder on the device": lambda table, plan, device: cuda.split(table) if plan.device != "cpu" else None,
     "accuracy": _accuracy,
 }

@@ -95,7 +95,10 @@ class _CurvesFile:
             since.append(value)
             if step >= last + max(1, last // _ALL_UNTIL) or step <= last:
                 lines.append(self._point(name, step))
-        self._append(lines)
+        if lines:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a", encoding="utf-8") as file:
+                file.writelines(lines)
 
     def close(self, done: bool) -> None:
         """Nothing to do: the last point of a training is a hundredth of its steps from the end at most."""
@@ -103,12 +106,6 @@ class _CurvesFile:
     def _point(self, name: str, step: int) -> str:
         values, self._since[name], self._last[name] = self._since[name], [], step
         return json.dumps({"name": name, "step": step, "value": round(sum(values) / len(values), 6)}) + "\n"
-
-    def _append(self, lines: Sequence[str]) -> None:
-        if lines:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a", encoding="utf-8") as file:
-                file.writelines(lines)
 
 
 class _TensorBoard:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,7 +66,7 @@ def export(
             help="parity tolerances: [TARGET:]NAME=NUMBER, comma-separated, with the names that a failure prints"
         ),
     ] = "",
-    full_delegation: Annotated[
+    require_full_delegation: Annotated[
         bool, typer.Option("--require-full-delegation", help="fail if an operator is not delegated")
     ] = False,
     personalise: Annotated[
@@ -97,6 +97,7 @@ def export(
 
     Exit status: 0 all targets were written, 3 some, 1 none; 2 wrong usage.
     """
+    flags = locals()  # each setting has the name of its flag
     from refocus.export import run
     from refocus.export.library_output import ended_by_sigterm, kept_apart
 
@@ -104,27 +105,13 @@ def export(
         from refocus.export.program.sources import parse_arguments
 
         settings = ExportSettings(
-            models=tuple(models),
-            out=out,
-            to=tuple(to.split(",")),
-            photos=photos,
-            calibration=calibration,
-            opset=opset,
-            name=name,
-            form=form,
-            window=window,
-            head_only=head_only,
-            allow_mismatch=allow_mismatch,
-            require_full_delegation=full_delegation,
-            max_deviation=max_deviation,
-            pretrained=pretrained,
-            checkpoint=checkpoint,
-            backbone_arguments=parse_arguments(backbone_arguments),
-            labels=labels,
-            side=side,
-            mean=_three_numbers("--mean", mean, lambda n: 0 <= n <= 1),
-            std=_three_numbers("--std", std, lambda n: 0 < n <= 1),
-            personalise=personalise,
+            **{field.name: flags[field.name] for field in fields(ExportSettings)}
+            | {
+                "models": tuple(models),
+                "backbone_arguments": parse_arguments(backbone_arguments),
+                "mean": _three_numbers("--mean", mean, lambda n: 0 <= n <= 1),
+                "std": _three_numbers("--std", std, lambda n: 0 < n <= 1),
+            }
         )
         result = run.bisect(settings) if bisect else run.export(settings, say)
     if isinstance(result, list):
@@ -166,19 +153,11 @@ def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:
 
 def _row(artifact: Any) -> dict[str, Any]:
     parity = artifact.parity
+    about = ("role", "head", "runtime", "precision", "file", "size_bytes", "parts_bytes")
     return {
-        "role": artifact.role,
-        "head": artifact.head,
-        "runtime": artifact.runtime,
-        "precision": artifact.precision,
-        "file": artifact.file,
-        "size_bytes": artifact.size_bytes,
-        "parts_bytes": artifact.parts_bytes,
-        "parity_max_abs": parity and parity.max_abs,
-        "parity_cosine": parity and parity.cosine,
-        "parity_typical_logits": parity and parity.typical_logits,
-        "accuracy_loss": parity and parity.accuracy_loss,
-        "top1_agreement": parity and parity.top1_agreement,
+        **{name: getattr(artifact, name) for name in about},
+        **{f"parity_{name}": parity and getattr(parity, name) for name in ("max_abs", "cosine", "typical_logits")},
+        **{name: parity and getattr(parity, name) for name in ("accuracy_loss", "top1_agreement")},
         "photos": parity.photos if parity else 0,
         "passed": parity and parity.passed,
         "parity_note": artifact.parity_note,

@@ -13,7 +13,7 @@ import typer
 from refocus.benchmarks.commands.bench import register as register_bench
 from refocus.benchmarks.commands.flags import Label, Person, PhotosPerStream, Split
 from refocus.benchmarks.commands.outputs import naming, ready
-from refocus.edge.commands import MEASURE, Head, Json, Shares, ThreadsOption, print_json, track
+from refocus.edge.commands import MEASURE, Head, Json, Shares, ThreadsOption, options, print_json, track
 from refocus.edge.files import write_file
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 
 
 def accuracy(
-    bundle: Annotated[Path, typer.Argument(help="folder of the bundle")],
+    bundle: options.Bundle,
     data: Annotated[Path, typer.Option(help="folder or zip of labelled photos with metadata.csv")],
     person: Person = "client",
     label: Label = "label",

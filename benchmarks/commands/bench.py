@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from refocus.benchmarks.commands.outputs import naming, ready
-from refocus.edge.commands import MEASURE, Head, HeadTarget, Json, RefuseFallback, ThreadsOption, words
+from refocus.edge.commands import MEASURE, Head, HeadTarget, Json, RefuseFallback, ThreadsOption, options, words
 
 if TYPE_CHECKING:
     from refocus.benchmarks.document.schema import Conditions, Mode
@@ -46,7 +46,7 @@ def register(app: typer.Typer) -> None:
 @bench.command(name=DEFAULT_COMMAND)
 def run_bench(
     ctx: typer.Context,
-    bundles: Annotated[list[Path], typer.Argument(help="folders of bundles")],
+    bundles: options.Bundles,
     quick: Annotated[
         bool, typer.Option("--quick", help="measure the whole table in about five minutes, with fewer samples")
     ] = False,
@@ -125,12 +125,8 @@ def run_bench(
         precisions=(*words(precision),),
         only=(*words(only),),
         photos=photos,
-        head=head,
-        head_target=head_target,
-        device=device,
-        provider=provider,
         allow_fallback=not refuse_fallback,
-        threads=threads,
+        **{name: ctx.params[name] for name in ("head", "head_target", "device", "provider", "threads")},
         labelled=Labelled(accuracy, person, label, split) if accuracy else None,
         start_below=modes.start_below(start_below, start_within) if start_below else None,
     )

@@ -350,11 +350,8 @@ def record(bundle: Bundle, document: dict[str, Any], head: str = "") -> Bundle:
                 artifact,
                 accuracy=Accuracy(
                     data=f"{about['data']} {about['fingerprint'][:12]}",
-                    photos=about["photos"],
-                    people=about["people"],
-                    delivered=row["delivered"],
-                    plain=row["plain"],
-                    worst_decile=row["worst_decile"],
+                    **{name: about[name] for name in ("photos", "people")},
+                    **{name: row[name] for name in ("delivered", "plain", "worst_decile")},
                     reference=about["reference"] if artifact.target != about["reference"] else "",
                     change=(change["mean"], change["low"], change["high"]) if change else None,
                     made_worse=row.get("made_worse"),

@@ -96,6 +96,11 @@ def _keeps_pixels(bundle: Bundle, content: bytes) -> bool:
         return False
 
 
+def options_of(asked: Any) -> dict[str, Any]:
+    """Return the arguments of a recogniser that a plan states."""
+    return {name: getattr(asked, name) for name in ("head", "provider", "allow_fallback", "threads", "head_target")}
+
+
 @dataclass
 class Target:
     """One target of a bundle, with everything that decides how it runs.
@@ -139,13 +144,9 @@ class Target:
             self.bundle,
             self.profile(profile) if profile else None,
             *self.pair,
-            self.threads,
-            self.head,
-            self.provider,
-            self.allow_fallback,
             keeping=RetentionPolicy(capacity=capacity),
             weights=weights,
-            head_target=self.head_target,
+            **options_of(self),
         )
 
     def encoder(self, threads: int) -> Program:

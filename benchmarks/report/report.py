@@ -12,12 +12,12 @@ from refocus.benchmarks.report.text import (
     HEADINGS,
     RATIO_HEADINGS,
     RATIO_NOTE,
-    advice,
     cells,
     facts,
     markdown,
     paired_text,
     ratio_cells,
+    reasons,
 )
 from refocus.edge.files import write_file
 from refocus.edge.pages import page as whole_page
@@ -80,7 +80,7 @@ def _section(name: str, document: Document) -> str:
     parts.append(_list(facts(document)))
     if document.paired is not None:
         parts.append(f"<p><strong>{escape(paired_text(document.paired))}</strong></p>")
-    if told := [*advice(document)]:
+    if told := [*reasons(document.rows)]:
         parts.append("<h3>Before these figures are trusted</h3>" + _list(told))
     parts.append(_figures(charts(document)))
     for bundle, target in dict.fromkeys((row.bundle, row.target) for row in document.rows):

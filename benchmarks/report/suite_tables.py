@@ -177,8 +177,7 @@ def table_of_methods(documents: Sequence[Document]) -> Iterator[str]:
             ratio = _share(document, row.name) if row.group == GROUP and row.name != BARE else ""
             size = f"{sizes[row.name] / 1e6:.1f} MB" if sizes.get(row.name) else ""
             found.append((row.bundle, row.target + _on(document, letters), row.name, p50, p90, ratio, size, verdict))
-        for missing in document.missing:
-            found.append((missing.what, "", "", "", "", f"not measured: {missing.why}", "", ""))
+        found += [(lacks.what, "", "", "", "", f"not measured: {lacks.why}", "", "") for lacks in document.missing]
     yield from markdown_table(_METHODS, found)
 
 

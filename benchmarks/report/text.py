@@ -38,11 +38,6 @@ def verdict_text(verdict: Verdict) -> str:
     return "valid" if verdict.valid else ", ".join(reason.code for reason in verdict.reasons)
 
 
-def advice(document: Document) -> Iterator[str]:
-    """Each kind of reason of a document's rows, as of :func:`reasons`."""
-    return reasons(document.rows)
-
-
 def reasons(rows: Sequence[Row]) -> Iterator[str]:
     """Each kind of reason once, with how many rows it holds for, what the first of them shows, and what to do."""
     told: dict[str, tuple[str, str, int]] = {}
@@ -107,7 +102,7 @@ def print_document(document: Document) -> None:
         console.print(table)
     if document.paired is not None:
         console.print(paired_text(document.paired), highlight=False, markup=False)
-    for line in (*facts(document), *advice(document)):
+    for line in (*facts(document), *reasons(document.rows)):
         console.print(line, highlight=False, markup=False)
 
 

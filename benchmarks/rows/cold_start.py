@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from refocus.benchmarks.document.schema import BenchError, Conditions, Memory
-from refocus.benchmarks.measure.target import Target
+from refocus.benchmarks.measure.target import Target, options_of
 from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Rows, Table
 
@@ -92,11 +92,7 @@ def _run(target: Target, what: str, photos: int) -> Said:
         "what": what,
         "bundle": str(target.bundle.folder),
         "target": target.pair,
-        "head": target.head,
-        "head_target": target.head_target,
-        "provider": target.provider,
-        "allow_fallback": target.allow_fallback,
-        "threads": target.threads,
+        "options": options_of(target),
         "profile": str(target.profile("fresh")),
         "photos": photos,
         "files": [str(path) for path in sorted(target.scratch.glob("fresh-*"))],

@@ -64,11 +64,7 @@ def _bundle(asked: dict[str, Any]) -> Load:
             Path(asked["profile"]),
             runtime,
             precision,
-            asked["threads"],
-            asked["head"],
-            asked["provider"],
-            asked["allow_fallback"],
-            head_target=asked["head_target"],
+            **asked["options"],
         )
         number = time.time_ns()
 

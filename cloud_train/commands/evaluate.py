@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from refocus.cloud_train.commands.flags import AsDocument, MadeRun
 from refocus.cloud_train.commands.parsing import typed_command
 from refocus.edge.commands import print_json
-
-if TYPE_CHECKING:
-    from refocus.cloud_train.runs.iciia import Run
 
 
 def evaluate(
@@ -24,40 +20,28 @@ def evaluate(
 
     Uses exported bundles and includes controls.
     """
-    from refocus.cloud_train.documents import write_results
-    from refocus.cloud_train.evaluate.heads import evaluate_run
-    from refocus.cloud_train.evaluate.report import print_summary
-    from refocus.cloud_train.runs.iciia import Run
-
-    opened = Run(run)
-    if opened.table.several:
-        _evaluate_sets(opened, run, as_json)
-        return
-    results = evaluate_run(opened, targets, typed_command({str(run): "RUN"}))
-    write_results(results, run / "results.json")
-    if as_json:
-        print_json(results)
-    else:
-        print_summary(results)
-        typer.echo(f"results: {run / 'results.json'}")
-
-
-def _evaluate_sets(opened: Run, run: Path, as_json: bool) -> None:
-    """Evaluate a run on photos with several labels."""
     from rich.console import Console
 
     from refocus.benchmarks.commands.accuracy import label_sets_table
     from refocus.cloud_train.documents import write_results
+    from refocus.cloud_train.evaluate.heads import evaluate_run
     from refocus.cloud_train.evaluate.label_sets import evaluate_sets
+    from refocus.cloud_train.evaluate.report import print_summary
+    from refocus.cloud_train.runs.iciia import Run
 
-    results = evaluate_sets(opened, command=typed_command({str(run): "RUN"}))
-    write_results(results, run / "label-sets.json")
+    opened, command = Run(run), typed_command({str(run): "RUN"})
+    several = opened.table.several
+    results = evaluate_sets(opened, command=command) if several else evaluate_run(opened, targets, command)
+    path = run / ("label-sets.json" if several else "results.json")
+    write_results(results, path)
     if as_json:
         print_json(results)
         return
-    named = [{**row, "target": f"{row['variant']} seed {row['seed']}, {row['answers']}"} for row in results["rows"]]
-    console = Console(width=130)
-    console.print(label_sets_table(named))
-    for row in named:
-        typer.echo(f"{row['target']}: right labels {row['delivered']:.2%}, photo alone {row['plain']:.2%}")
-    typer.echo(f"results: {run / 'label-sets.json'}")
+    if several:
+        named = [{**row, "target": f"{row['variant']} seed {row['seed']}, {row['answers']}"} for row in results["rows"]]
+        Console(width=130).print(label_sets_table(named))
+        for row in named:
+            typer.echo(f"{row['target']}: right labels {row['delivered']:.2%}, photo alone {row['plain']:.2%}")
+    else:
+        print_summary(results)
+    typer.echo(f"results: {path}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +13,6 @@ from refocus.cloud_train.commands.flags import AsDocument, Seeds
 from refocus.cloud_train.commands.parsing import seeds_of, typed_command
 from refocus.cloud_train.errors import UsageError
 from refocus.edge.commands import words
-
-if TYPE_CHECKING:
-    from refocus.cloud_train.train.clients import TrainedClients
 
 TRACKERS = ("tensorboard", "mlflow")
 train_app = typer.Typer(help="Train a personalisation method in the cloud.", no_args_is_help=True)
@@ -110,19 +107,14 @@ def _train(
     with tracked(_tracker[0], out, {".".join(keys): value for keys, value in keys_of(settings)}):
         trained = getattr(train, f"train_{kind}")(settings, out, *command)
     if kind in ("federated", "prompt"):
-        _evaluate_clients(trained, out, as_json)
+        from refocus.cloud_train.documents import write_results
+        from refocus.cloud_train.evaluate.clients import evaluate_clients
+        from refocus.cloud_train.evaluate.report import show_study
 
-
-def _evaluate_clients(trained: TrainedClients, out: Path, as_json: bool) -> None:
-    """Evaluate each client, write the results document into the run, and print it."""
-    from refocus.cloud_train.documents import write_results
-    from refocus.cloud_train.evaluate.clients import evaluate_clients
-    from refocus.cloud_train.evaluate.report import show_study
-
-    command, path = typed_command({str(out): "RUN"}), out / "studies" / "federated.json"
-    document = evaluate_clients(trained, command)
-    write_results(document, path)
-    show_study(document, path, as_json)
+        path = out / "studies" / "federated.json"
+        document = evaluate_clients(trained, typed_command({str(out): "RUN"}))
+        write_results(document, path)
+        show_study(document, path, as_json)
 
 
 @train_app.command("iciia")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
+from refocus.cloud_train.data.label_sets import as_text, labels_of
 from refocus.cloud_train.data.table import PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say
@@ -147,11 +147,8 @@ def load_parquet(folder: Path, where: str, columns: Mapping[str, str], several: 
         return f"{folder.name} {name}"
 
     read_photo = _Shards(files, image).read
-    if several:
-        classes, index = label_sets(photo, labels, columns["label"], where)
-        return PhotoTable.of(photo, index, read_photo, classes, split=split, stamp=stamp, **others)
-    refuse_unmeant_sets(photo, labels, columns["label"], where)
-    return PhotoTable.of(photo, labels, read_photo, split=split, stamp=stamp, **others)
+    classes, index = labels_of(photo, labels, columns["label"], where, several)
+    return PhotoTable.of(photo, index, read_photo, classes, split=split, stamp=stamp, **others)
 
 
 def _features(schema: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from refocus.cloud_train.data.hub import downloaded, is_hub, load_parquet, parquet_files
-from refocus.cloud_train.data.label_sets import as_text, label_sets, refuse_unmeant_sets
+from refocus.cloud_train.data.label_sets import as_text, labels_of
 from refocus.cloud_train.data.table import COLUMNS, SPLITS, PhotoTable, split_named
 from refocus.cloud_train.errors import DataError
 from refocus.cloud_train.progress import say
@@ -190,14 +190,11 @@ def _from_metadata(
         raise DataError(
             f"--data {where}: the metadata lists {len(missing)} photos that are missing, such as {missing[0]}"
         )
-    if several:
-        classes, index = label_sets(photo, labels, label_column, where)
-        return PhotoTable.of(photo, index, read, classes, **column, stamp=stamp)
-    if "" in labels:
+    if not several and "" in labels:
         first = photo[labels.index("")]
         raise DataError(f"--data {where}: the metadata has no {label_column} for {first}; every photo needs one")
-    refuse_unmeant_sets(photo, labels, label_column, where)
-    return PhotoTable.of(photo, labels, read, **column, stamp=stamp)
+    classes, index = labels_of(photo, labels, label_column, where, several)
+    return PhotoTable.of(photo, index, read, classes, **column, stamp=stamp)
 
 
 def _from_tree(source: Source, where: str) -> PhotoTable:

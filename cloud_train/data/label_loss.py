@@ -1,4 +1,4 @@
-"""The training loss of labels, one of each photo or several, and how many of them an answer has right.
+"""Losses of one label or several of each photo, and steps of optimisers.
 
 Notation: C classes, ... any leading dimensions.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -26,6 +27,17 @@ def label_loss(logits: Tensor, labels: Tensor, reduction: Literal["mean", "sum",
         return functional.cross_entropy(logits, labels, reduction=reduction)
     each = functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="none").mean(-1)
     return each if reduction == "none" else each.mean() if reduction == "mean" else each.sum()
+
+
+def descend(
+    loss: Tensor, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler | None = None
+) -> None:
+    """Take one step of an optimiser, and of its schedule, down the gradient of a loss."""
+    optimiser.zero_grad(set_to_none=True)
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimiser.step()
+    if schedule is not None:
+        schedule.step()
 
 
 def right(logits: Tensor, labels: Tensor) -> Tensor:

@@ -11,9 +11,31 @@ from typing import Any
 
 import numpy as np
 
+from refocus.benchmarks.measure import truths
 from refocus.cloud_train.errors import DataError
 from refocus.edge.bundle import MAX_SET_LABELS
 from refocus.edge.recognize import LABEL_SEPARATOR, label_set
+
+
+def labels_of(
+    photos: Sequence[str], texts: Sequence[str], column: str, where: str, several: bool
+) -> tuple[tuple[str, ...], Sequence[str] | np.ndarray]:
+    """Return the classes and the labels of R photos.
+
+    Args:
+        photos: names of the photos.
+        texts: label or labels of each.
+        column: name of their column.
+        where: name of the table.
+        several: whether photos have several labels.
+
+    Raises:
+        DataError: as :func:`label_sets`, or photos with one label each have several.
+    """
+    if several:
+        return label_sets(photos, texts, column, where)
+    refuse_unmeant_sets(photos, texts, column, where)
+    return (), texts
 
 
 def label_sets(
@@ -48,11 +70,7 @@ def label_sets(
     classes = tuple(sorted({name for names in sets for name in names}))
     if len(classes) > MAX_SET_LABELS:
         raise DataError(f"--data {where}: {len(classes)} labels, photos with several may have up to {MAX_SET_LABELS}")
-    number = {name: index for index, name in enumerate(classes)}
-    found = np.zeros((len(sets), len(classes)), dtype=np.uint8)
-    for row, names in enumerate(sets):
-        found[row, [number[name] for name in names]] = 1
-    return classes, found
+    return classes, truths(texts, classes).astype(np.uint8)
 
 
 def refuse_unmeant_sets(photos: Sequence[str], texts: Sequence[str], column: str, where: str) -> None:

@@ -77,9 +77,7 @@ def study_federated(
         arguments=config.arguments,
         pretrained=_pretrained(config),
         always=list(always),
-        rounds=config.recipe.rounds,
-        keep=config.recipe.keep,
-        participation=config.recipe.participation,
+        **{name: getattr(config.recipe, name) for name in ("rounds", "keep", "participation")},
         rows=[
             {**_row(name, results, always, moment), "rates": asdict(rates[name])}
             for moment, some in (("used", names), ("base", based))

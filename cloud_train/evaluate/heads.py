@@ -610,9 +610,7 @@ def _parity(bundle: Bundle) -> dict[str, Any]:
     assert head.parity is not None  # noqa: S101  # export_bundle writes none without it
     return {
         "gated_by": bundle.manifest.head().personalisation.gate,
-        "max_abs": head.parity.max_abs,
-        "top1_agreement": head.parity.top1_agreement,
-        "photos": head.parity.photos,
+        **{name: getattr(head.parity, name) for name in ("max_abs", "top1_agreement", "photos")},
         "head_bytes": head.size_bytes,
     }
 

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from refocus.cloud_train.backbones.backbone import Backbone, classifier_name
 from refocus.cloud_train.backbones.feature_cache import extract
+from refocus.cloud_train.data.label_loss import descend
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.errors import DataError, UsageError
 from refocus.cloud_train.progress import say
@@ -176,9 +177,6 @@ def train_map(
         rows = torch.randint(len(features), (recipe.batch,))
         cosines = functional.normalize(made(features[rows]), dim=1) @ texts.T
         loss = functional.cross_entropy(scale * cosines, label[rows])
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+        descend(loss, optimiser, schedule)
     say(f"map to sentences: {len(features)} photos of {len(texts)} other classes, {steps} steps, loss {loss:.3f}")
     return made.requires_grad_(False)

@@ -153,21 +153,15 @@ class PipelineConfig(Strict, frozen=True):
     def prompts_config(self) -> FederatedConfig:
         """What the groups' prompts are trained of, with this release's photos."""
         data, own = self.data, self.prompts
-        recipe = prompts_recipe(own.epochs, own.count)
         return FederatedConfig(
-            source=data.source,
-            label_column=data.label_column,
-            client_column=data.client_column,
+            **{name: getattr(data, name) for name in ("source", "label_column", "client_column")},
             # Refocus 0.1 had one column for both.
             domain_column=data.domain_column if data.parent_column == DataConfig.parent_column else data.parent_column,
             partition="domain",
             photos_per_client=own.photos_per_group,
             unseen=0.0,
-            backbone=own.backbone,
-            arguments=own.arguments,
-            checkpoint=own.checkpoint,
-            pretraining=own.pretraining,
-            recipe=recipe,
+            **{name: getattr(own, name) for name in ("backbone", "arguments", "checkpoint", "pretraining")},
+            recipe=prompts_recipe(own.epochs, own.count),
             part_rates=(own.rate,),
             data_seed=data.seed,
         )

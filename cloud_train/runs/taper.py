@@ -485,13 +485,19 @@ class TaperRun:
 
     def specialists(self, seed: int, bases: int = 0) -> Tensor:
         """Stage 2: (Q, n), in the block-wise layout; of the run's bases, or of so many."""
-        layout, name = self.layout(), f"specialists-{bases}" if bases else "specialists"
+        name = f"specialists-{bases}" if bases else "specialists"
+        return self._specialists(seed, name, self.trained, lambda: self.shards(bases))
+
+    def _specialists(
+        self, seed: int, name: str, network: Callable[[], Any], shards: Callable[[], list[np.ndarray]]
+    ) -> Tensor:
+        """Return one specialist (n,) per shard, trained once under a name."""
 
         def train() -> dict[str, Tensor]:
-            generic, network = layout.join(self.generic(seed)), self.trained()
-            about = generic, layout, self.train, self.shards(bases), self.recipe(seed)
-            each = partial(self._unfinished, seed, name)
-            return {"rows": train_specialists(network, *about, each, self.teacher)}
+            layout, each = self.layout(), partial(self._unfinished, seed, name)
+            generic, made = layout.join(self.generic(seed)), network()
+            about = generic, layout, self.train, shards(), self.recipe(seed)
+            return {"rows": train_specialists(made, *about, each, self.teacher)}
 
         return self._trained(seed, name, train)["rows"]
 
@@ -653,8 +659,7 @@ def taper_of(tensors: Mapping[str, Tensor], network: Any, layout: Layout, width:
     """
     rows = tensors["rows"]
     predictor = MixerPredictor(width, layout.mixers, len(rows))
-    of_predictor = {name: value for name, value in tensors.items() if name != "rows"}
-    predictor.load_state_dict({name.removeprefix("predictor."): value for name, value in of_predictor.items()})
+    predictor.load_state_dict({n.removeprefix("predictor."): value for n, value in tensors.items() if n != "rows"})
     return Taper(network, Bases(layout, rows), predictor, norm).eval()
 
 

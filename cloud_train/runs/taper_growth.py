@@ -35,7 +35,7 @@ from refocus.cloud_train.methods.taper.growth import (
     state_of,
     widened,
 )
-from refocus.cloud_train.methods.taper.train import train_mixing, train_specialists
+from refocus.cloud_train.methods.taper.train import train_mixing
 from refocus.cloud_train.progress import say
 from refocus.cloud_train.runs.folder import once
 from refocus.cloud_train.runs.taper import (
@@ -120,10 +120,8 @@ class GrownRun(TaperRun):
 
     def photos(self, split: str) -> Photos:
         """The old photos of a split, then the new ones."""
-        contract, table = self.preprocessing, self.table.of_split(split)
         pixels = torch.cat([self.old.photos(split).pixels, self._pixels(split)])
-        domain = np.searchsorted(self.domains, table.domain)
-        return Photos(pixels, torch.from_numpy(table.label), domain, contract.mean, contract.std)
+        return self._photos_of(self.table.of_split(split), pixels)
 
     def _pixels(self, split: str) -> Tensor:
         """The new photos of a split, decoded once."""
@@ -149,16 +147,8 @@ class GrownRun(TaperRun):
 
     def specialists(self, seed: int, bases: int = 0) -> Tensor:
         """The other run's bases as they are in its bank, and the new one, of stage 2; (Q + 1, n)."""
-
-        def train() -> dict[str, Tensor]:
-            layout = self.layout()
-            generic, network = layout.join(self.generic(seed)), self.network().network
-            each = partial(self._unfinished, seed, "added")
-            shard = [np.flatnonzero(self.added("train"))]
-            about = generic, layout, self.train, shard, self.recipe(seed)
-            return {"rows": train_specialists(network, *about, each, self.teacher)}
-
-        new = self._trained(seed, "added", train)["rows"]
+        shard = np.flatnonzero(self.added("train"))
+        new = self._specialists(seed, "added", lambda: self.network().network, lambda: [shard])
         return torch.cat([self.old.taper(seed).bases.rows().detach(), new])
 
     def taper(self, seed: int, variant: Variant = TAPER) -> Taper:
@@ -180,8 +170,7 @@ class GrownRun(TaperRun):
         route_to_new(wider, old, self.train, self.added("train"), *about[1:], recipe)
         routed = state_of(wider)
         what, kept = f"seed {seed}: mixers of {self.config.bases} bases", self._unfinished(seed, TAPER.name)
-        epochs = recipe.epochs[2]
-        train_mixing(wider, *about, recipe, epochs, what, unfinished=kept, frozen=True, teacher=self.teacher)
+        train_mixing(wider, *about, recipe, recipe.epochs[2], what, unfinished=kept, frozen=True, teacher=self.teacher)
         held_out, new = self.photos("validation"), self.added("validation")
         judged = partial(accuracy_of_tasks, around=around, by_domain=self.by_domain, descriptions=self.text)
         parts = {"old": some(held_out, ~new), "new": some(held_out, new)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from refocus.edge.migration.stages import Side, State
 from refocus.edge.recognize.recognizer import Answer, Recognizer
 
 
-class DualWriteRecognizer:
+class DualWriteRecognizer(AbstractContextManager["DualWriteRecognizer"]):
     """Recognises photos with the model that serves, and remembers them for every model that is kept.
 
     As long as a move is under way each photo is encoded by both models and stored in both histories in one
@@ -121,9 +122,6 @@ class DualWriteRecognizer:
         self._closed = True
         for model in self._models.values():
             model.leave()
-
-    def __enter__(self) -> DualWriteRecognizer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -137,12 +137,11 @@ class PersonalPrograms:
                 none.
         """
         shared = self.shared.artifact
-        space = shared.feature_space or ""
         weights = self._cache.get(person, self._model) if self._cache is not None and person else None
         if weights is None:
             self._check_complete(self._defaults, person)
             return self.nobody
-        space = weights.feature_space(space)
+        space = weights.feature_space(shared.feature_space or "")
         own = {name: value for name, value in weights.tensors.items() if name not in self._of_head}
         for_head = {name: value for name, value in weights.tensors.items() if name in self._of_head}
         if weights.sha256 not in self._fitting:

@@ -222,7 +222,7 @@ class _Lane:
         self.worker: _Worker | None = None
 
 
-class _Workers:
+class _Workers(contextlib.AbstractContextManager["_Workers"]):
     """Worker processes, each with ``_TOLD`` threads that wait for its answers, and started again where it ended.
 
     Args:
@@ -239,9 +239,6 @@ class _Workers:
         self._lock = threading.Lock()
         self._stopped = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed on exit; what workers write on standard error
-
-    def __enter__(self) -> _Workers:
-        return self
 
     def in_order(self, files: Sequence[Path]) -> Iterator[PreparedPhoto]:
         """At most ``AHEAD`` photos for each worker wait for their turn, whatever the caller does meanwhile."""

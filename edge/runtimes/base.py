@@ -309,7 +309,9 @@ def load_artifact(
     source = Source(files, artifact, threads, provider, allow_fallback, inside, time_limit, profile)
     program = cast(Program, loader.Loaded(source))
     del source, files  # a runtime that reads the file in place keeps it itself
-    _give_back_memory()
+    # Loading needed, with ONNX Runtime, three times the size of the weights; glibc would keep it as long as the process
+    # lives.
+    _malloc_trim()(0)
     return program
 
 
@@ -317,12 +319,6 @@ def load_artifact(
 def _malloc_trim() -> Callable[[int], int]:
     """glibc's own; elsewhere nothing, the allocators of other systems give memory back by themselves."""
     return getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0) if sys.platform == "linux" else lambda _: 0
-
-
-def _give_back_memory() -> None:
-    """Gives the system back what loading needed and freed: with ONNX Runtime three times the size of the weights, which
-    glibc would keep for as long as the process lives."""
-    _malloc_trim()(0)
 
 
 def loader_of(artifact: Artifact) -> ModuleType:

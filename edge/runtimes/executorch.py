@@ -113,10 +113,10 @@ class Loaded(Program):
 
     def run_unchecked(self, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
         # A feature that came from the store is read-only memory, which torch warns about; nothing writes to inputs.
-        tensors = [torch.from_numpy(_writable(inputs[tensor.name])) for tensor in self.artifact.inputs]
+        arrays = [np.require(inputs[tensor.name], None, ["C", "W"]) for tensor in self.artifact.inputs]
         try:
             # Outputs live in the program's own memory until the next run.
-            return [output.numpy().copy() for output in self._method.execute(tensors)]
+            return [output.numpy().copy() for output in self._method.execute([*map(torch.from_numpy, arrays)])]
         except Exception as error:  # whatever the library raises
             raise self.failed(error) from None
 
@@ -235,11 +235,6 @@ def check_weights(shared: Content | None, weights: PersonalWeights) -> None:
     if weights.path.suffix != Path(EXECUTORCH_WEIGHTS).suffix or len(own) != len(theirs) or own[:data] != theirs[:data]:
         file = weights.path.name
         raise weights.does_not_fit(f"{file} is not {EXECUTORCH_WEIGHTS} of the bundle with other numbers in it")
-
-
-def _writable(value: np.ndarray) -> np.ndarray:
-    value = np.ascontiguousarray(value)
-    return value if value.flags.writeable else value.copy()
 
 
 def _delegates(producer: dict[str, str]) -> list[str]:

@@ -44,7 +44,10 @@ class Loaded(Program):
         if source.provider not in ("", "cuda"):
             raise RuntimeUnavailable(f"--provider {source.provider}: tensorrt runs on cuda")
         artifact, program = source.artifact, source.file("")
-        _check_whole(bytes(program), artifact)
+        if external_tensors(bytes(program), artifact.file):  # which TensorRT's parser would look for by itself
+            raise BundleError(
+                f"{artifact.file} keeps tensors outside itself, which TensorRT must not read; export it again"
+            )
         key = EngineKey(VERSION, gpu_name(), artifact.precision, artifact.calibration or "", artifact.sha256)
         content = EngineCache().get(key, lambda: build_engine(bytes(program), artifact), logger.info)
         engine = trt.Runtime(_LOGGER).deserialize_cuda_engine(content)
@@ -151,18 +154,6 @@ def _free(stream: Any, memory: dict[str, tuple[Any, int]]) -> None:
         cudart.cudaFree(pointer)
     memory.clear()
     cudart.cudaStreamDestroy(stream)
-
-
-def _check_whole(program: bytes, artifact: Artifact) -> None:
-    """TensorRT's parser would look for tensors outside the file by itself.
-
-    Raises:
-        BundleError: there are some, or the file is no ONNX.
-    """
-    if external_tensors(program, artifact.file):
-        raise BundleError(
-            f"{artifact.file} keeps tensors outside itself, which TensorRT must not read; export it again"
-        )
 
 
 def gpu_name() -> str:

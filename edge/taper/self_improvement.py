@@ -147,7 +147,7 @@ class _Learned:
         return len(self.shares) != len(shares) or float(np.abs(self.shares - shares).sum()) > 2 * RENEWED
 
 
-class SelfImprovement:
+class SelfImprovement(contextlib.AbstractContextManager["SelfImprovement"]):
     """One owner's photos turn a bank's generic model into one for the classes they meet; without labels.
 
     What it has learned and the personal bundle live in a folder, and are found there again after a restart.
@@ -350,9 +350,6 @@ class SelfImprovement:
         self._generic.close()
         if self._personal is not None:
             self._personal.close()
-
-    def __enter__(self) -> SelfImprovement:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

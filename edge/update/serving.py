@@ -34,7 +34,7 @@ class _Unfit(BundleError):
     """A release fails on its own photos: its own fault, unlike damage to its files."""
 
 
-class Serving:
+class Serving(contextlib.AbstractContextManager["Serving"]):
     """Recognises the photos of one person, whatever an update is doing meanwhile.
 
     An update that another process makes takes effect with the next photo. A new release answers its own photos before
@@ -114,9 +114,6 @@ class Serving:
         """Closes the profile and frees the programs."""
         self._closed, self._serving = True, None
         self._models.close()
-
-    def __enter__(self) -> Serving:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

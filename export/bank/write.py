@@ -46,6 +46,7 @@ from refocus.export.targets.external_weights import fill_with_probes
 BANKS_GROUP = "refocus.banks"
 BANK_TARGETS = ("onnx:fp32", "onnx:fp16", "onnx:w8", "executorch:fp32")
 FOLDER = "bank"
+_OF_SOURCE = ("classifier", "domains", "text_encoder", "prompts", "self_improvement")  # that the card has as they are
 
 
 @dataclass(frozen=True)
@@ -131,12 +132,8 @@ def export_bank_targets(
             mixers=1 + max(column.mixer for column in source.columns),
             columns=tuple(columns.values()),
             folds=folds,
-            classifier=source.classifier,
-            domains=source.domains,
-            text_encoder=source.text_encoder,
-            prompts=source.prompts,
             weight_files=(),
-            self_improvement=source.self_improvement,
+            **{name: getattr(source, name) for name in _OF_SOURCE},
         )
         generic = MixedNetwork(card, _ordered(source, columns, source.generic[None]), np.ones((card.mixers, 1)))
         network = folded_structure(source.network, folds)

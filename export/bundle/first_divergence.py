@@ -70,9 +70,8 @@ def bisect(checkpoint: Checkpoint, export: Export, streams: Streams) -> list[Bis
         ExportError: a target cannot run on this machine.
     """
     encoder, head = checkpoint.required("encoder").program(), checkpoint.program()
-    answers, person = [], EagerRecognizer(encoder, head)
-    for _, content in list(distinct(next(iter(streams.values()))))[:PHOTOS]:
-        answers.append(person.recognize(content))
+    person = EagerRecognizer(encoder, head)
+    answers = [person.recognize(content) for _, content in list(distinct(next(iter(streams.values()))))[:PHOTOS]]
     given = {"encoder": [a.pixels for a in answers], "head": [a.given for a in answers]}
     return [
         bisect_program(program.laid_out_for(target), target, given[program.role], export.opset)

@@ -10,6 +10,7 @@ import functools
 import multiprocessing
 from collections.abc import Callable, Sequence
 from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +30,7 @@ T = TypeVar("T")
 Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
 
 
-class WorkerProcess:
+class WorkerProcess(AbstractContextManager["WorkerProcess"]):
     """One process, started when it is first needed and gone with the ``with`` block.
 
     While it is there, torch has one thread in each of the two: their pools would spin against each other.
@@ -97,9 +98,6 @@ class WorkerProcess:
         except BrokenExecutor:
             self._pool = None
             return function(*call)
-
-    def __enter__(self) -> WorkerProcess:
-        return self
 
     def __exit__(self, *error: object) -> None:
         if self._pool is not None and error[0] is not None:  # nobody waits for what it is at

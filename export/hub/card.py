@@ -18,7 +18,6 @@ def card_text(manifest: Manifest, repository: str, sha256: str, licence: str = "
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    measured = [artifact for artifact in manifest.artifacts if artifact.accuracy is not None]
     results = [
         EvalResult(
             task_type="image-classification",
@@ -28,7 +27,7 @@ def card_text(manifest: Manifest, repository: str, sha256: str, licence: str = "
             metric_value=artifact.accuracy.delivered,
             metric_name=f"accuracy with history, {artifact.target}",
         )
-        for artifact in measured
+        for artifact in manifest.artifacts
         if artifact.accuracy is not None
     ]
     runtimes = sorted({artifact.runtime for artifact in manifest.artifacts})

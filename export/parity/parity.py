@@ -166,7 +166,8 @@ class Reference:
 def steps(streams: Streams, window: int) -> Iterator[Step]:
     """All photos of all people, in turns of a few photos, and the situation of each of them."""
     labels = labels_of(streams)
-    waiting = {name: deque(photos) for name, photos in contents(streams, _shortest_stream(window)).items()}
+    shortest = max(window + 2, 2 * TURN + 1)  # of two people, so that every situation occurs
+    waiting = {name: deque(photos) for name, photos in contents(streams, shortest).items()}
     seen: Counter[str] = Counter()
     last = ""
     while waiting:
@@ -179,11 +180,6 @@ def steps(streams: Streams, window: int) -> Iterator[Step]:
                 last = name
             if not waiting[name]:
                 del waiting[name]
-
-
-def _shortest_stream(window: int) -> int:
-    """Photos that two people need so that every situation occurs: more than the window, and three turns."""
-    return max(window + 2, 2 * TURN + 1)
 
 
 def _situations(length: int, window: int, switched: bool) -> tuple[str, ...]:
@@ -385,15 +381,12 @@ def evaluate(
     largest = {kind: finite(float(deviation.largest[kind].max())) for kind in _KINDS[role]}
     of_head, deciding = role == "head", "feature" if role == "encoder" else "logits"
     return Parity(
-        photos=deviation.photos,
-        profiles=deviation.profiles,
-        longest_history=deviation.longest_history,
+        **{name: getattr(deviation, name) for name in ("photos", "profiles", "longest_history", "situations")},
         max_abs=largest[deciding],
         p99_abs=finite(float(np.percentile(deviation.values[role], 99))),
         top1_agreement=float(deviation.same_top1.mean()),
         tolerance=finite(limit.largest[deciding]),
         reason=limit.reason,
-        situations=deviation.situations,
         cosine=finite(deviation.smallest_cosine(role)),
         rank_changes=float(1 - deviation.same_top5.mean()),
         passed=not failures,

@@ -42,7 +42,7 @@ class Network:
     module: nn.Module
     preprocessing: Preprocessing
     labels: tuple[str, ...]
-    source: Mapping[str, str]
+    source: Mapping[str, Any]
 
     @functools.cached_property
     def identity(self) -> str:

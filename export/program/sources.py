@@ -75,13 +75,13 @@ class Found:
         module: in eval mode, with its weights unless ``settings.checkpoint`` brings them.
         preprocessing: that its input expects, if the source states it.
         labels: class names, if the source states them.
-        versions: of libraries that decide what it computes.
+        versions: of libraries that decide what it computes, and what else the bundle says about its training.
     """
 
     module: nn.Module
     preprocessing: Preprocessing | None = None
     labels: tuple[str, ...] | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def is_network(text: str) -> bool:

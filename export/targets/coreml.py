@@ -62,7 +62,7 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
                 skip_model_load=True,
             )
             model = _compressed(model, settings.precision)
-            _without_date(model)
+            model.user_defined_metadata.pop("com.github.apple.coremltools.conversion_date", None)
             model.save(str(path))
     except Exception as error:  # the converter raises many types, all meaning that this program cannot be converted
         raise ExportError(f"the {program.role} cannot be converted to Core ML ({told(error)})") from error
@@ -157,7 +157,3 @@ def _compressed(model: Any, precision: str) -> Any:
         how = optimize.OpPalettizerConfig(mode="kmeans", nbits=6)
         return optimize.palettize_weights(model, optimize.OptimizationConfig(global_config=how))
     return model
-
-
-def _without_date(model: Any) -> None:
-    model.user_defined_metadata.pop("com.github.apple.coremltools.conversion_date", None)

@@ -13,7 +13,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 from safetensors.torch import save_file
 from torch import nn
@@ -161,11 +160,7 @@ def _checkpoints(
     run: FederatedRun, parts: Parts, training: dict[str, Any], folder: Path, body: Tensors, defaults: Tensors
 ) -> Checkpoint:
     backbone, labels, method = run.backbone(), run.clients.classes, parts.method
-    about: dict[str, Any] = {
-        "name": backbone.name,
-        "arguments": backbone.arguments,
-        "preprocessing": msgspec.to_builtins(backbone.preprocessing),
-    }
+    about = backbone.card_config()
     tensors = body | {name: defaults[name] for name in (*parts.inside, PROMPTS) if name in defaults}
     builder, name = "prompted_encoder", training["method"]
     if PROMPTS not in defaults:

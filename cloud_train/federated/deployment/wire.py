@@ -152,7 +152,8 @@ class Wire:
     def validation(self, number: int, payload: Callable[[str], Tensors]) -> float:
         here = self.free()
         arguments = {n: {"number": number, "payload": packed(payload(n))} for n in here}
-        found = self._asked("validation", arguments, _is_share)
+        # One client's nonsense must not become everybody's mean.
+        found = self._asked("validation", arguments, lambda _, share: type(share) in (int, float) and 0 <= share <= 1)
         self._enough(found)
         return float(np.mean([found[name] for name in here if name in found]))
 
@@ -195,8 +196,3 @@ def _refusal(client: str, answer: Any, fits: Callable[[str, Any], bool]) -> str:
     if not isinstance(answer, Mapping) or "answer" not in answer or not fits(client, answer["answer"]):
         return "answers what was not asked; install the same version of refocus on both"
     return ""
-
-
-def _is_share(client: str, answer: Any) -> bool:
-    """One client's nonsense must not become everybody's mean."""
-    return type(answer) in (int, float) and 0 <= answer <= 1

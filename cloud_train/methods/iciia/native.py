@@ -39,12 +39,8 @@ def native_head(
     config = NativeConfig(
         version=NATIVE_VERSION,
         form=NATIVE_FORMS.index(form),
-        width=block.width,
         signature=SIGNATURE,
-        partitions=block.partitions,
-        layers=block.layers,
-        heads=block.heads,
-        window=block.window,
+        **{name: getattr(block, name) for name in ("width", "partitions", "layers", "heads", "window")},
         rows=block.receptive_field - 1,
         classes=plain.out_features,
         traits=traits,

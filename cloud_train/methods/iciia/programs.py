@@ -231,7 +231,7 @@ def _head_program(
         personalisation={
             "method": "iciia",
             "window": config.receptive_field - 1,
-            "gate": _gate_text(gate),
+            "gate": "statistics" if isinstance(gate, StatisticsGate) else f"warm-up of {gate.count} photos",
             "form": form,
         },
         parts=parts,
@@ -240,7 +240,3 @@ def _head_program(
         native=native_head(trained.plain, trained.personal, gate, form, trained.several),
         thresholds=thresholds_of(checkpoint),
     )
-
-
-def _gate_text(gate: StatisticsGate | WarmUpGate) -> str:
-    return "statistics" if isinstance(gate, StatisticsGate) else f"warm-up of {gate.count} photos"

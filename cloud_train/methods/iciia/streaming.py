@@ -70,7 +70,7 @@ class StreamingIciia(nn.Module):
     def __init__(self, iciia: Iciia, layout: Layout = "elementwise") -> None:
         super().__init__()
         config = iciia.config
-        if not can_stream(config):
+        if config.attention != "causal" and (config.attention != "full" or config.layers > 1):
             raise UsageError(
                 f"{config.layers} layers of attention '{config.attention}' cannot be streamed: what they computed for a"
                 " photo changes with later ones; train with block.attention=causal, or export with --form window"
@@ -134,11 +134,6 @@ class StreamingHead(DeviceHead):
         kept = self.positions < length
         answers, traits = self.answers(feature, calibrated, attention, length, state[self.caches :], kept)
         return *answers, *rows, *traits
-
-
-def can_stream(config: IciiaConfig) -> bool:
-    """Whether what a block computed for a photo never changes with later photos, as far as their answers need it."""
-    return config.attention == "causal" or (config.attention == "full" and config.layers == 1)
 
 
 def cache_shapes(config: IciiaConfig) -> dict[str, tuple[int, int, int]]:

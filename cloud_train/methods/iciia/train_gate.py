@@ -9,7 +9,6 @@ Notation: B windows, L history photos, D feature width, S signature width, K tra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from refocus.cloud_train.backbones.feature_cache import FeatureCache
-from refocus.cloud_train.data.label_loss import label_loss
+from refocus.cloud_train.data.label_loss import descend, label_loss
 from refocus.cloud_train.data.table import PhotoTable
 from refocus.cloud_train.data.windows import common_length
 from refocus.cloud_train.errors import DataError
@@ -221,9 +220,7 @@ def train_gate(
             trust = gate.trust(both.statistics[rows], both.valid[rows])
             delivered = mix(both.plain[rows], both.personal[rows], trust, several)
             loss = label_loss(delivered, both.labels[rows], reduction="none")
-            optimiser.zero_grad(set_to_none=True)
-            (weight[rows] * loss).mean().backward()
-            optimiser.step()
+            descend((weight[rows] * loss).mean(), optimiser)
     say(f"gate: trained on {len(weight)} windows of {len(np.unique(gate_clients.table.client))} gate clients")
     return gate.eval()
 
@@ -242,14 +239,10 @@ def _examples(
         parts.append(answer_windows(plain, personal, gate, bank, windows, lengths))
         weights.append(torch.full((len(windows),), share / len(windows)))
     weight = torch.cat(weights)
-    return _joined(parts), weight / weight.mean()
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    return BothAnswers(*map(torch.cat, columns)), weight / weight.mean()
 
 
 def short_more_often(longest: int, count: int, rng: np.random.Generator) -> np.ndarray:
     """History lengths from 1 to ``longest``, uniform in their logarithm: one photo more matters most at the start."""
     return np.floor((longest + 1) ** rng.uniform(size=count)).astype(np.int64).clip(0, longest)
-
-
-def _joined(parts: Sequence[BothAnswers]) -> BothAnswers:
-    names = ("plain", "personal", "statistics", "valid", "labels")
-    return BothAnswers(*(torch.cat([getattr(part, name) for part in parts]) for name in names))

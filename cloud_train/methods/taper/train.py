@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from refocus.cloud_train.data.image_tensors import Photos
+from refocus.cloud_train.data.label_loss import descend
 from refocus.cloud_train.methods.taper.bank import Bases, Layout, MixerPredictor, Taper
 from refocus.cloud_train.methods.taper.descriptions import Descriptions
 from refocus.cloud_train.methods.taper.tasks import Around, Task, TaskPhotos
@@ -129,10 +130,7 @@ def train_generic(
         with recipe.autocast(seen.device) or nullcontext():
             logits = network(seen)
         loss = loss_of(logits.float(), photos, chosen, own, select, teacher)
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
-        schedule.step()
+        descend(loss, optimiser, schedule)
         log_metrics(what, step + 1, loss=loss.item())
     network.eval().to(memory_format=torch.contiguous_format)
 
@@ -360,9 +358,7 @@ def teach_mixers(
         mixers = taper.predictor(told)
         target = wanted([index.rows(task) for task in tasks], told)
         loss = -(target * mixers.clamp_min(1e-9).log()).sum(2).mean()
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        optimiser.step()
+        descend(loss, optimiser)
     taper.predictor.eval()
 
 
