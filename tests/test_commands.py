@@ -151,7 +151,9 @@ def test_the_version_is_that_of_the_package(refocus):
 
 
 def test_wrong_usage_has_a_status_of_its_own(refocus):
-    assert refocus("recognize").returncode == 2
+    for words in (["recognize"], ["album", "--out", "a.csv"]):
+        done = refocus(*words)
+        assert (done.returncode, "expected photos" in done.stderr) == (2, True)
 
 
 def test_a_photo_whose_name_is_no_text_is_recognised(refocus, bundle, stream, tmp_path):

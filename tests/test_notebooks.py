@@ -18,7 +18,7 @@ from refocus.edge.bundle import load_bundle
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "notebooks"
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
-BUNDLES = ("window", "streaming", "upgrade", "bank", "condensed")
+BUNDLES = ("window", "streaming", "upgrade", "bank", "condensed", "imagenet")
 
 
 def cells(name: str) -> list[dict]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -11,9 +13,9 @@ import pytest
 from PIL import Image
 
 from refocus import Recognizer, check, load_bundle
-from refocus.edge.bundle import SHARES_VERSION, write_manifest
+from refocus.edge.bundle import SHARES_VERSION, Head, Personalisation, write_manifest
 from refocus.edge.recognize import ShareSettings
-from refocus.export.bundle.class_shares import HIGHEST, LOWEST, calibrated, kind_of
+from refocus.export.bundle.class_shares import HIGHEST, LOWEST, calibrated, kind_of, with_shares
 from refocus.export.errors import ExportError
 
 LABELS = ("red", "green", "blue")
@@ -188,6 +190,21 @@ def test_without_labelled_photos_shares_are_written_and_not_calibrated(export, p
     assert (shares.temperature, shares.support) == (1.0, ShareSettings.support)
     inspected = " ".join(refocus("inspect", tmp_path / "bundle").stdout.split())
     assert "temperature 1 (not calibrated, or without effect)" in inspected
+
+
+@pytest.mark.parametrize(("labelled", "own"), [(63, False), (64, True)])
+def test_the_calibration_of_a_table_serves_where_few_photos_have_labels(labelled, own):
+    known = {"temperature": 0.7, "rejection": 1.5, "measured_on": "200 photos"}
+    head = Head("plain", LABELS, Personalisation("plain", 0, "none", "none"), training={"calibration": known})
+    logits = 9 * np.random.default_rng(0).normal(size=(80, 3)).astype(np.float32)
+    steps = [
+        SimpleNamespace(path=Path(f"{row}.png"), label=LABELS[row % 3] if row < labelled else None) for row in range(80)
+    ]
+    said = []
+    answers = [SimpleNamespace(outputs={"plain_logits": row}) for row in logits]
+    found = with_shares(head, SimpleNamespace(steps=steps, answers=answers), said.append)
+    assert (found.personalisation.shares.temperature != 0.7) == own
+    assert ("calibrated on 64 labelled photos" if own else "0.7, measured on 200 photos: 63 of the photos") in said[0]
 
 
 def test_a_temperature_undoes_what_a_classifier_exaggerates():
