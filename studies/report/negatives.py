@@ -347,6 +347,7 @@ _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "trade-off": _trade_off,
     "few-people": _few_people,
     "camera-roll": _camera_roll,
+    "camera-roll-choices": _camera_roll,
     "mixed-folder": _mixed_folder,
     "heterogeneity": _levels,
     "gates": _contents,
