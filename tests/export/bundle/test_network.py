@@ -186,7 +186,6 @@ def test_right_answers_before_and_after_are_said_for_every_target(made):
     assert "onnxruntime:w8a8" in said
 
 
-@pytest.mark.slow
 def test_a_table_of_labels_goes_before_the_names_of_folders(place, refocus, tmp_path):
     photos = tmp_path / "photos"
     photos.mkdir()
