@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from refocus.benchmarks.measure import truths
 from refocus.cloud_train.errors import DataError
 from refocus.edge.bundle import MAX_SET_LABELS
 from refocus.edge.recognize import LABEL_SEPARATOR, label_set
@@ -70,7 +69,11 @@ def label_sets(
     classes = tuple(sorted({name for names in sets for name in names}))
     if len(classes) > MAX_SET_LABELS:
         raise DataError(f"--data {where}: {len(classes)} labels, photos with several may have up to {MAX_SET_LABELS}")
-    return classes, truths(texts, classes).astype(np.uint8)
+    number = {name: index for index, name in enumerate(classes)}
+    found = np.zeros((len(sets), len(classes)), dtype=np.uint8)
+    for row, names in enumerate(sets):
+        found[row, [number[name] for name in names]] = 1
+    return classes, found
 
 
 def refuse_unmeant_sets(photos: Sequence[str], texts: Sequence[str], column: str, where: str) -> None:
