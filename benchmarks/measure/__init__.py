@@ -2,7 +2,7 @@
 
 from refocus.benchmarks.measure.accuracy import SCHEMA as ACCURACY_SCHEMA
 from refocus.benchmarks.measure.accuracy import Photos, check_labels, evaluate, read_labelled, summarise, unseen_photos
-from refocus.benchmarks.measure.label_sets import average_precision, mean_average_precision, truths
+from refocus.benchmarks.measure.label_sets import average_precision, mean_average_precision
 from refocus.benchmarks.measure.statistics import bootstrap_mean, bootstrap_ratio, worst_tenth
 from refocus.benchmarks.measure.timer import Timings, interleave
 
@@ -19,7 +19,6 @@ __all__ = [
     "mean_average_precision",
     "read_labelled",
     "summarise",
-    "truths",
     "unseen_photos",
     "worst_tenth",
 ]

@@ -68,7 +68,7 @@ classifier's file for further training, which would double the size: export `pac
 
 
 def built(network: str, photos: Path, out: Path, targets: str = "onnx:w8a8") -> Bundle:
-    """Export a network, with int8 ranges of the photos beside this file."""
+    """Export a network, with int8 ranges from the photos of this folder."""
     made = export(
         ExportSettings(
             models=(f"package:{network}",),

@@ -69,7 +69,10 @@ class LikelyClasses(NamedTuple):
 
     @property
     def value(self) -> bytes:
-        """As it is stored: k little-endian uint32 class indices, then k + 1 little-endian float32."""
+        """Return the stored form of a row.
+
+        It has k little-endian uint32 class indices and then k + 1 little-endian float32.
+        """
         numbers = np.append(self.probabilities, self.credit)
         return self.classes.astype("<u4").tobytes() + numbers.astype("<f4").tobytes()
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 
@@ -30,10 +28,9 @@ def with_rejection(head: Head, reference: Reference) -> Head:
     answers, labels = [reference.answers[row] for row in photos], [*photos.values()]
     logits = np.stack([answer.outputs["plain_logits"] for answer in answers]).astype(np.float64)
     lengths = np.linalg.norm(np.stack([answer.feature for answer in answers]).astype(np.float64), axis=1)
-    found = known_scores(logits, lengths, labels, head.labels)
-    if logits.min() >= 0 and np.allclose(logits.sum(axis=1), 1, atol=1e-2):
-        found = replace(known_scores(logits, np.ones(len(logits)), labels, head.labels), quantiles=())
-    if max(map(abs, (found.rejection, *found.quantiles))) > 1000:
+    are_probabilities = logits.min() >= 0 and np.allclose(logits.sum(axis=1), 1, atol=1e-2)
+    found = known_scores(logits, np.ones(len(logits)) if are_probabilities else lengths, labels, head.labels)
+    quantiles = () if are_probabilities else found.quantiles
+    if max(map(abs, (found.rejection, *quantiles))) > 1000:
         return head
-    quantiles = found.quantiles or msgspec.UNSET
-    return msgspec.structs.replace(head, rejection=found.rejection, known_scores=quantiles)
+    return msgspec.structs.replace(head, rejection=found.rejection, known_scores=quantiles or msgspec.UNSET)
