@@ -15,6 +15,7 @@ pass the threshold are assumed to have the density 5 (1 - u)^4 at quantile u.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,7 +55,11 @@ class KnownScores:
         """Return the credit of a photo that counts, in nats."""
         if not self.quantiles:
             return 0.0
-        level = float(np.interp(score, self.quantiles, KNOWN_LEVELS))
+        at = bisect_right(self.quantiles, score)
+        level = KNOWN_LEVELS[max(at - 1, 0)]
+        if 0 < at < len(KNOWN_LEVELS):  # between two quantiles; numpy takes longer for it
+            low, high = self.quantiles[at - 1 : at + 1]
+            level += (score - low) * (KNOWN_LEVELS[at] - level) / (high - low)
         return min(-math.log(_STEEPNESS) - (_STEEPNESS - 1) * math.log1p(-level), MOST_CREDIT)
 
 

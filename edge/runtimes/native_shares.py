@@ -110,8 +110,8 @@ class NativeShares:
 
     def fold(self, slots: Sequence[int]) -> None:
         """Count the photos of these slots, in this order."""
-        many = np.array(slots, dtype=np.int64)
-        _FUNCTIONS.refocus_shares_fold(self._where, many.ctypes.data, len(many))
+        many = (ctypes.c_int64 * len(slots))(*slots)
+        _FUNCTIONS.refocus_shares_fold(self._where, ctypes.addressof(many), len(slots))
 
     def estimate(self) -> tuple[np.ndarray, np.ndarray, float]:
         """Return shares (C,), weights (2,) and evidence."""

@@ -63,9 +63,10 @@ double refocus_shares_estimate(const struct refocus_shares *s, double *shares, d
     double votes = s->sums[0], spread = s->sums[1], evidence = s->sums[2], whole = 0, odds = class_odds(s);
     if (s->vouched) votes = 0;
     for (int64_t c = 0; c < s->classes; c++) {
-        double doubt = s->vouched ? exp(-odds - s->counts[s->classes + c]) : 0;
-        shares[c] = s->counts[c] / (1 + doubt);
-        if (s->vouched) votes += shares[c];
+        shares[c] = s->counts[c];
+        if (!s->vouched || !(shares[c] > 0)) continue; /* most classes have no votes */
+        shares[c] /= 1 + exp(-odds - s->counts[s->classes + c]);
+        votes += shares[c];
     }
     weights[0] = 1 / (1 + exp(evidence - s->odds));
     weights[1] = 1 - weights[0];
@@ -148,14 +149,17 @@ int32_t refocus_shares_answer(const struct refocus_shares *s, int64_t photos, co
     }
     softmax(s->classes, a->plain, a->alone);
     a->said[0] = refocus_shares_estimate(s, a->shares, a->weights);
+    double ratio = 1, shift = 0; /* of the class before: classes without votes mostly have the same ones */
     for (int64_t c = 0; c < s->classes; c++) {
-        a->shift[c] = log(at_least(a->shares[c], TINY) / s->base[c]);
-        a->shared[c] = a->plain[c] + a->shift[c];
+        weighed[c] = at_least(a->shares[c], TINY) / s->base[c];
+        if (weighed[c] != ratio) shift = log(ratio = weighed[c]);
+        a->shift[c] = shift;
+        a->shared[c] = a->plain[c] + shift;
     }
     bound(s, a, a->plain, 1, a->shared);
     for (int64_t c = 0; c < s->classes; c++) {
-        weighed[c] = a->alone[c] * exp(a->shared[c] - a->plain[c]);
-        likelihood += weighed[c];
+        if (a->shared[c] != a->plain[c] + a->shift[c]) weighed[c] = exp(a->shared[c] - a->plain[c]); /* bounded */
+        likelihood += weighed[c] *= a->alone[c];
     }
     double trust = 1 - ((1 - s->elsewhere) * a->weights[0] + s->elsewhere) / likelihood;
     a->said[1] = photos > 0 && trust > 0 ? (trust < 1 ? trust : 1) : 0;
