@@ -8,8 +8,10 @@ INSTALLED := $(VENV)/.installed
 FLARE := $(VENV)/.flare
 PIPELINE := $(VENV)/.pipeline
 DOCS := $(VENV)/.docs
+DEVICE := $(VENV)-device
+DEFAULT := bundles/imagenet-lite0
 
-.PHONY: pictures bundles bundle-imagenet bundle-wheel demo demo-pipeline demo-android test test-slow test-full test-studies fuzz fuzz-native kills compatibility measure-cuda docs device test-newest lint clean
+.PHONY: pictures bundles bundle-imagenet bundle-wheel demo demo-train demo-pipeline demo-android test test-slow test-full test-studies fuzz fuzz-native kills compatibility measure-cuda docs device-test test-newest lint clean
 .DELETE_ON_ERROR:
 
 NATIVE := $(wildcard edge/runtimes/native_head/*)
@@ -19,6 +21,7 @@ install = $(BIN)/uv pip install --python $(BIN)/python --quiet --constraint cons
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(1)]'
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(NATIVE)
+	@echo "Installs every runtime and torch into $(VENV): 7 GB"
 	@test -n "$(PYTHON)" || { echo "refocus needs Python 3.11 or newer with venv (Debian: apt install python3-venv)"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt uv || echo "no uv for this machine: pip installs"
@@ -40,11 +43,24 @@ $(DOCS): $(INSTALLED)
 	$(call install,docs)
 	@touch $@
 
-demo: $(INSTALLED)
-	$(BIN)/refocus demo --out $(OUT)
+# The device part and the default bundle, without torch. The constraints are for Python 3.11 and newer.
+PINNED = $(shell $(PYTHON) -c 'import sys; print("--constraint constraints.txt" * (sys.version_info >= (3, 11)))')
+$(DEVICE)/.installed: pyproject.toml setup.py constraints.txt $(NATIVE) $(DEFAULT)/pyproject.toml
+	@test -n "$(PYTHON)" || { echo "refocus needs Python 3.10 or newer with venv (Debian: apt install python3-venv)"; exit 1; }
+	@echo "Installs numpy, Pillow and ONNX Runtime into $(DEVICE): 220 MB, 60 MB to download; no torch"
+	$(PYTHON) -m venv $(DEVICE)
+	$(DEVICE)/bin/python -m pip install --quiet $(PINNED) --editable '.[cpu]' ./$(DEFAULT)
+	@touch $@
+
+# An album of photos with the default bundle: PHOTOS=FOLDER names your own.
+demo: $(DEVICE)/.installed
+	$(DEVICE)/bin/python examples/demo.py --out $(OUT) $(if $(PHOTOS),--photos '$(PHOTOS)')
+
+# Training, export and evaluation on drawn letters.
+demo-train: $(INSTALLED)
+	$(BIN)/refocus demo --out $(OUT)-train
 
 # The default bundle, from the package of its weights; with REFOCUS_DATA, calibrated and measured again on its photos.
-DEFAULT := bundles/imagenet-lite0
 bundle-imagenet: $(INSTALLED)
 	$(if $(REFOCUS_DATA),OMP_NUM_THREADS=1 $(BIN)/python $(DEFAULT)/build.py --measure $(REFOCUS_DATA)/photos)
 	OMP_NUM_THREADS=1 $(BIN)/python $(DEFAULT)/build.py
@@ -88,13 +104,12 @@ demo-pipeline: $(PIPELINE)
 	rm -rf $(OUT)-pipeline
 	$(BIN)/python -m examples.fleet --out $(OUT)-pipeline
 
-# RUNTIME=--runtime=FILE gives ONNX Runtime's Android archive; default: Maven's. See docs/android.md.
+# An APK with a bundle inside; BUNDLE=FOLDER names one of your own. RUNTIME=--runtime=FILE gives ONNX Runtime's Android
+# archive; default: Maven's. See docs/android.md.
 RUNTIME ?=
-demo-android: demo
-	rm -rf android_demo/build/bundle
-	mkdir -p android_demo/build
-	cp -r $(OUT)/seed-0/bundles/iciia_t android_demo/build/bundle
-	$(BIN)/python android_demo/tools/build_apk.py --bundle android_demo/build/bundle $(RUNTIME)
+BUNDLE ?= $(DEFAULT)/bundle
+demo-android: $(INSTALLED)
+	$(BIN)/python android_demo/tools/build_apk.py --bundle $(BUNDLE) $(RUNTIME)
 	$(BIN)/python android_demo/tools/audit_apk.py android_demo/build/refocus-demo.apk $(filter --without-runtime --abi=%,$(RUNTIME))
 
 # Two files at a time, one thread each: two cores do two small things faster so than one after the other.
@@ -131,9 +146,10 @@ compatibility: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m studies plain-bundles --out $(OUT)-compatibility --photos $(PHOTOS) \
 		$(if $(WEIGHTS),--weights $(WEIGHTS)) --document docs/results/compatibility.json --page docs/compatibility.md
 
-# The pages in docs/pictures, drawn by headless Chromium from the demo (Debian: apt install chromium chromium-driver).
-pictures: demo
-	$(BIN)/python -m tests.browser $(OUT)
+# Pictures in docs/pictures: pages drawn by headless Chromium (Debian: apt install chromium chromium-driver).
+pictures: demo demo-train
+	cp $(OUT)/before-and-after.png docs/pictures/
+	$(BIN)/python -m tests.browser $(OUT) $(OUT)-train
 
 # Everything that needs an NVIDIA GPU, section by section, offline once installed; goes on where it stopped. DRY=--dry runs
 # it small on a CPU. $(OUT)/measure-cuda.tar.gz is what to take home. On a machine whose environment has torch for its GPU
@@ -145,13 +161,11 @@ measure-cuda: $(INSTALLED)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The device part alone, on PYTHON (3.10 or newer): installed with one runtime, it checks a bundle and recognises a photo.
-device:
-	rm -rf $(VENV)-device && $(PYTHON) -m venv $(VENV)-device
-	$(VENV)-device/bin/python -m pip install --quiet '.[cpu,update]'
-	tar -xzf tests/fixtures/0.1.0/files.tar.gz -C $(VENV)-device bundles/window photos
-	$(VENV)-device/bin/refocus check $(VENV)-device/bundles/window
-	$(VENV)-device/bin/refocus recognize $(VENV)-device/bundles/window $(VENV)-device/photos/0.png --profiles $(VENV)-device/profiles
+# The tests of edge and benchmarks that need no torch, on PYTHON (3.10 or newer), in an environment of 350 MB.
+device-test: $(DEVICE)/.installed
+	$(DEVICE)/bin/python -m pip install --quiet $(PINNED) --editable '.[update,bench,test]'
+	OMP_NUM_THREADS=1 $(DEVICE)/bin/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" \
+		tests/edge tests/benchmarks tests/test_default_bundle.py
 
 # The fast suite with the newest versions of NEWEST that the bounds allow, whatever constraints.txt says.
 NEWEST ?= torch onnxruntime<1.29 executorch
@@ -167,4 +181,4 @@ lint: $(INSTALLED)
 	$(BIN)/python -m tests.style
 
 clean:
-	rm -rf $(VENV) $(OUT) $(OUT)-pipeline $(foreach name,run taper $(EXAMPLES),$(BUNDLES)/$(name)) site $(VENV)-device
+	rm -rf $(VENV) $(OUT) $(OUT)-train $(OUT)-pipeline $(foreach name,run taper $(EXAMPLES),$(BUNDLES)/$(name)) site $(DEVICE)

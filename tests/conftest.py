@@ -6,12 +6,15 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from tests import tiny
 from tests.forked_commands import ForkedCommands
 
 ROOT = Path(__file__).parents[1]
+LETTERS = ROOT / "tests" / "fixtures" / "letters.tar.xz"
 PARTS = ("edge", "export", "benchmarks", "cloud_train")
 sys.path.append(str(ROOT / "android_demo" / "tools"))  # golden vectors are written there; tools are no package
 
@@ -33,12 +37,40 @@ logging.getLogger("torch.__trace").addHandler = lambda handler: None  # type: ig
 LONGEST = ("test_readme.py", "test_page_commands.py")  # in the slow suite: last, they would keep one worker alone
 
 
+WITHOUT_TORCH = find_spec("torch") is None  # `make device-test`: the tests that need none
+MODULES = (
+    *("torch", "timm", "onnx"),
+    *(r"refocus\.export", r"refocus\.cloud_train", "studies"),
+    *(r"tests\.edge\.runtimes\.native_\w+", r"tests\.edge\.update\.update_kills"),
+)
+MODULES = "|".join(name for name in MODULES if name != "onnx" or find_spec(name) is None)  # Python 3.10 has none
+NEEDS_TORCH = re.compile(rf"^(?:import|from) (?:{MODULES})\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path):
+    """Leave out files that import torch, or what needs it, where it is not installed."""
+    if WITHOUT_TORCH and collection_path.suffix == ".py" and collection_path.name.startswith("test_"):
+        return True if NEEDS_TORCH.search(collection_path.read_text(encoding="utf-8")) else None
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup():
+    """Skip tests whose fixtures train or export, where that cannot be done."""
+    try:
+        return (yield)
+    except ModuleNotFoundError as error:
+        if WITHOUT_TORCH and NEEDS_TORCH.match(f"import {error.name}"):
+            pytest.skip(f"needs {error.name}")
+        raise
+
+
 @pytest.hookimpl(trylast=True)  # once the marked ones are chosen
 def pytest_collection_modifyitems(items):
     """Starts with one file that needs the tiny run and goes on with those that do not: one worker trains it while the
     other has work. Before all of them come the longest."""
     files = list(dict.fromkeys(item.path for item in items))
-    needy = {item.path for item in items if "tiny_run" in item.fixturenames}
+    needy = {item.path for item in items if {"tiny_run", "bundle", "stream"} & {*item.fixturenames}}
     first = next((path for path in files if path in needy), None)
     items.sort(
         key=lambda item: (
@@ -66,6 +98,8 @@ def tiny_run(tmp_path_factory, pytestconfig):
 
     It is trained and exported once for this code, into pytest's cache; each worker of each suite has a copy of its own.
     """
+    if WITHOUT_TORCH:
+        pytest.skip("the tiny run is trained, which needs torch")
     kept = pytestconfig.cache.mkdir("tiny-runs")
     made = kept / _code_of_runs()
     with FileLock(kept / "lock"):
@@ -90,19 +124,33 @@ def _code_of_runs() -> str:
 
 
 @pytest.fixture(scope="session")
-def bundle(tiny_run):
+def letters(tmp_path_factory):
+    """The committed copy of the tiny run's bundle and of one person's photos, which `python -m tests.tiny` writes."""
+    folder = tmp_path_factory.mktemp("letters")
+    with tarfile.open(LETTERS) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def bundle(request):
     """The tiny run's delivered bundle, exported and verified."""
+    if WITHOUT_TORCH:
+        from refocus.edge.bundle import load_bundle
+
+        return load_bundle(request.getfixturevalue("letters") / "bundle")
+    tiny_run = request.getfixturevalue("tiny_run")
     from refocus.cloud_train.evaluate.heads import bundle_of
 
     return bundle_of(tiny_run, tiny_run.head_path(0, "iciia_t"))
 
 
 @pytest.fixture(scope="session")
-def stream(tiny_run):
+def stream(request):
     """One unseen person's photos, as encoded bytes in order."""
-    test = tiny_run.table.of_split("test")
-    _, rows = next(test.clients())
-    return [test.read(name) for name in test.photo[rows].tolist()]
+    if WITHOUT_TORCH:
+        return [path.read_bytes() for path in sorted((request.getfixturevalue("letters") / "photos").iterdir())]
+    return tiny.stream_of(request.getfixturevalue("tiny_run"))
 
 
 @pytest.fixture

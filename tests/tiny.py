@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import tarfile
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,3 +64,27 @@ def taught(bundle: Bundle, folder: Path, contents: Iterable[bytes]) -> Bundle:
     manifest = load_bundle(folder).manifest
     heads = (structs.replace(manifest.heads[0], taught_by=listed), *manifest.heads[1:])
     return write_manifest(folder, structs.replace(manifest, heads=heads))
+
+
+def stream_of(run: Run) -> list[bytes]:
+    """Return one unseen person's photos, as encoded bytes in order."""
+    test = run.table.of_split("test")
+    _, rows = next(test.clients())
+    return [test.read(name) for name in test.photo[rows].tolist()]
+
+
+def write_letters(archive: Path) -> None:
+    """Train the run, and write its bundle and one person's photos for environments without torch."""
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        run = train_tiny_run(folder / "run")
+        (folder / "photos").mkdir()
+        for number, content in enumerate(stream_of(run)):
+            (folder / "photos" / f"{number:03d}.png").write_bytes(content)
+        with tarfile.open(archive, "w:xz") as tar:
+            tar.add(run.folder / "seed-0" / "bundles" / "iciia_t", "bundle")
+            tar.add(folder / "photos", "photos")
+
+
+if __name__ == "__main__":
+    write_letters(Path(__file__).parent / "fixtures" / "letters.tar.xz")

@@ -9,7 +9,9 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="output folder: the run, results.json and report.html")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="output folder: the run, results.json and report.html")] = Path(
+        "demo-train"
+    ),
 ) -> None:
     """Train, export and evaluate on the embedded glyphs; write a report.
 

@@ -1,0 +1,140 @@
+"""Recognise an album with the installed default bundle: what `make demo` runs.
+
+    python examples/demo.py --out demo [--photos FOLDER]
+
+Without ``--photos`` the album has 84 views (crops, other light, blur) of photographs without copyright, as an owner of a
+cat, a coffee cup, a tripod and a model rocket would take them, among pictures of people and of a wall, which the network
+has no label for. Their truth is known, so the demo counts correct answers. The views are an illustration; results on
+photos of real data sets are in docs/results.md. The script needs the device installation alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont, ImageOps
+
+PHOTOGRAPHS = Path(__file__).parents[1] / "bundles" / "imagenet-lite0" / "photos"
+# Labels that are correct for a subject; none: the network has no label for it.
+TRUTH: dict[str, tuple[str, ...]] = {
+    "chelsea": ("tabby, tabby cat", "tiger cat", "Egyptian cat"),
+    "coffee": ("espresso", "cup", "coffee mug"),
+    "camera": ("tripod",),
+    "rocket": ("missile", "projectile, missile"),
+    "astronaut": (),
+    "hopper": (),
+    "brick": (),
+}
+KNOWN, UNKNOWN = 15, 8  # views of a subject
+SIDE, MARGIN = 224, 12  # of a photo in the picture, in pixels
+
+
+def write_views(folder: Path) -> None:
+    """Write the views of all subjects in a random order.
+
+    Args:
+        folder: gets files such as ``007-coffee.jpg``.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = np.random.default_rng(0)
+    subjects = [name for name, labels in TRUTH.items() for _ in range(KNOWN if labels else UNKNOWN)]
+    for number, subject in enumerate(rng.permutation(subjects).tolist()):
+        photographs = sorted(PHOTOGRAPHS.glob(f"*-{subject}*.jpg"))
+        with Image.open(photographs[rng.integers(len(photographs))]) as photograph:
+            view(photograph.convert("RGB"), rng).save(folder / f"{number:03d}-{subject}.jpg", quality=90)
+
+
+def view(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
+    """Return a square part of a photograph, perhaps mirrored, in another light and out of focus."""
+    side = int(min(photograph.size) * rng.uniform(0.4, 1))
+    left, top = (rng.integers(length - side + 1) for length in photograph.size)
+    part = photograph.crop((left, top, left + side, top + side))
+    part = ImageOps.mirror(part) if rng.random() < 0.5 else part
+    part = ImageEnhance.Brightness(part).enhance(rng.uniform(0.35, 1.3))
+    return part.filter(ImageFilter.GaussianBlur(rng.uniform(0, 2.5)))
+
+
+def refocus(*words: str) -> None:
+    """Run a command of Refocus and print it first."""
+    print("\n$ refocus", shlex.join(words), flush=True)
+    subprocess.run([str(Path(sys.executable).with_name("refocus")), *words], check=True)  # noqa: S603
+
+
+def label_of(row: dict[str, Any], answer: str = "answer") -> str:
+    """Return the first label of an answer, or with ``answer="alone"`` of the answer to the photo alone."""
+    return str(row[answer][0][0])
+
+
+def outcome(row: dict[str, Any]) -> str:
+    """Return what the other photos changed: "corrected", "made wrong", "correct", "wrong" or "unknown"."""
+    labels = TRUTH[Path(row["file"]).stem.split("-", 1)[1]]
+    if not labels:
+        return "unknown"
+    alone, answer = label_of(row, "alone") in labels, label_of(row) in labels
+    return {(False, True): "corrected", (True, False): "made wrong"}.get(
+        (alone, answer), "correct" if answer else "wrong"
+    )
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Return the counts of correct answers and of marked photos."""
+    found = [outcome(row) for row in rows]
+    known, unknown = len(found) - found.count("unknown"), found.count("unknown")
+    alone = found.count("correct") + found.count("made wrong")
+    marked = sum(not row["known"] for row, what in zip(rows, found, strict=True) if what == "unknown")
+    return (
+        f"{known} photos of the owner's things: {alone} correct from the photo alone,"
+        f" {alone + found.count('corrected') - found.count('made wrong')} with the earlier photos"
+        f" ({found.count('corrected')} corrected, {found.count('made wrong')} made wrong)\n"
+        f"{unknown} photos of things without a label: {marked} marked as a guess"
+    )
+
+
+def draw(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
+    """Draw six photos with their answers before and after: those that changed first, and one that is unknown."""
+    order = ("corrected", "made wrong", "wrong", "correct")
+    changed = [row for row in rows if outcome(row) != "unknown" and label_of(row) != label_of(row, "alone")]
+    chosen = sorted(changed, key=lambda row: order.index(outcome(row)))[:5]
+    chosen += [row for row in rows if outcome(row) == "unknown" and not row["known"]][: 6 - len(chosen)]
+    colours = {"corrected": "#15803d", "correct": "#15803d", "unknown": "#6b7280"}
+    picture = Image.new("RGB", (3 * (SIDE + MARGIN) + MARGIN, 2 * (SIDE + 64 + MARGIN) + MARGIN), "white")
+    pen, font = ImageDraw.Draw(picture), ImageFont.load_default(15)
+    for place, row in enumerate(chosen):
+        x, y = MARGIN + place % 3 * (SIDE + MARGIN), MARGIN + place // 3 * (SIDE + 64 + MARGIN)
+        with Image.open(folder / Path(row["file"]).name) as photo:
+            picture.paste(photo.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (x, y))
+        name = label_of(row).split(",")[0] + ("" if row["known"] else " (a guess)")
+        pen.text((x, y + SIDE + 6), f"alone: {label_of(row, 'alone').split(',')[0]}", "#6b7280", font)
+        pen.text((x, y + SIDE + 28), name, colours.get(outcome(row), "#b91c1c"), font)
+    picture.save(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("demo"))
+    parser.add_argument("--photos", type=Path, help="folder of photos of your own; default: 84 views with known truth")
+    given = parser.parse_args()
+    folder = given.photos or given.out / "photos"
+    if given.photos is None:
+        write_views(folder)
+    given.out.mkdir(parents=True, exist_ok=True)
+    table, page = given.out / "album.json", given.out / "album.html"
+    refocus("album", str(folder), "--out", str(table), "--html", str(page))
+    rows = json.loads(table.read_text(encoding="utf-8"))
+    if given.photos is None:
+        print(summary(rows))
+        draw(rows, folder, given.out / "before-and-after.png")
+        print(f"six of them: {given.out / 'before-and-after.png'}")
+    print(f"all answers: {page}")
+    refocus("bench", "--only", "stages", "--quick", "--out", str(given.out / "bench"))
+
+
+if __name__ == "__main__":
+    main()
