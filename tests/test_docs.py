@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-LEFT_OUT = {".venv", "site", "demo", "runs", "build", "node_modules", ".pytest_cache", "fixtures"}
+LEFT_OUT = {".venv", ".venv-device", "site", "demo", "runs", "build", "node_modules", ".pytest_cache", "fixtures"}
 PAGES = sorted(
     path for path in ROOT.rglob("*.md") if not LEFT_OUT & set(path.relative_to(ROOT).parts) and not path.is_symlink()
 )

@@ -28,7 +28,7 @@ def test_every_extra_that_was_promised_is_there():
     extras = set(PROJECT["optional-dependencies"])
     assert extras == {"cpu", "cuda", "tensorrt", "executorch", "coreml", "cloud", "export", "targets", "bench", "dev",
                       "text", "flare", "update", "serve", "pipeline", "argo", "heic", "docs", "hub", "track",
-                      "models"}  # fmt: skip
+                      "models", "test"}  # fmt: skip
 
 
 def test_no_extra_lets_an_onnxruntime_with_telemetry_in():

@@ -96,10 +96,8 @@ SMALL = {
     f"refocus export timm:{PUBLISHED} --pretrained --photos photos --to onnx:fp32,executorch:w8a8": Small(
         f"--side 64 {UNTRAINED}"
     ),
-    "refocus train iciia run --data photos.zip": Small(SMALL_BACKBONE + SHORT_TRAINING),
     "refocus train iciia run-of-photos --data photos.zip": Small(SMALL_BACKBONE + SHORT_TRAINING),
     "refocus train iciia run-on-it --data photos.zip --from": Small(SHORT_TRAINING + " --set block.partitions=32"),
-    "refocus export run/seed-0/iciia_t.safetensors --out bundle": Small(f"--personalise head {UNTRAINED}"),
     "refocus train taper run --data photos.zip": Small(SMALL_BANK),
     "refocus train federated runs/federated --data photos.zip": Small(f"--seeds 0 {ONE_ROUND}"),
     "refocus federate provision": Small("--port {port}", (("cloud.example.org", "localhost"),)),
@@ -117,11 +115,13 @@ SMALL = {
     "refocus bench old new --paired": Small("--quick"),
     "refocus release gate": Small("--label letter --limits limits.toml"),
 }
+PACKAGED = "tests/test_packaging.py::test_two_wheels_alone_make_an_album_of_photos"
 ELSEWHERE = {
     "README.md: make demo": README,
-    "README.md: make test": "runs the tests, this one among them; continuous integration runs it",
-    "README.md: .venv/bin/refocus": README,
-    "README.md: from pathlib import Path": README,
+    "README.md: pip install": PACKAGED,
+    "README.md: refocus album ~/Pictures": PACKAGED,
+    "README.md: refocus recognize photo.jpg": README,
+    "README.md: from refocus import Recognizer": README,
 }
 
 

@@ -9,7 +9,7 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="output folder: the run, results.json and report.html")] = Path(
+    out: Annotated[Path, typer.Option(help="folder of the run, results.json and report.html")] = Path(
         "demo-train"
     ),
 ) -> None:

@@ -22,6 +22,8 @@ from refocus.benchmarks.measure.timer import Series
 from refocus.benchmarks.rows.recorder import Rows
 from refocus.benchmarks.suite import TABLE, pairs, read_suite, run_suite
 
+pytest.importorskip("tomllib")  # Python 3.11
+
 FEW = Conditions(min_queries=100, min_seconds=0.0)
 
 

@@ -742,8 +742,8 @@ def with_nan(bundle, role, folder):
     import hashlib
 
     import msgspec
-    import onnx
-    from onnx import numpy_helper
+
+    onnx = pytest.importorskip("onnx")
 
     from refocus.edge.bundle.load import write_manifest
 
@@ -751,9 +751,9 @@ def with_nan(bundle, role, folder):
     file = folder / bundle.artifact(role, "onnxruntime").file
     model = onnx.load(file)
     for tensor in model.graph.initializer:
-        values = numpy_helper.to_array(tensor)
+        values = onnx.numpy_helper.to_array(tensor)
         if values.dtype == np.float32 and values.ndim >= 2:
-            tensor.CopyFrom(numpy_helper.from_array(np.full_like(values, np.nan), tensor.name))
+            tensor.CopyFrom(onnx.numpy_helper.from_array(np.full_like(values, np.nan), tensor.name))
     onnx.save(model, file)
     content = file.read_bytes()
     artifacts = [
