@@ -142,9 +142,11 @@ def _as_delivered(loaded: list[Checkpoint], say: Say) -> tuple[list[Checkpoint],
 
 def _no_better(delivery: dict[str, Any]) -> str:
     """Why a head is not delivered."""
-    right, foreign = delivery["accuracy"], delivery.get("foreign") or {}
-    also = {name: f", {value:.1%} after another person's" for name, value in foreign.items()}
-    head, shares, plain = (f"{right[name]:.1%}{also.get(name, '')}" for name in ("head", "shares", "plain"))
+    parts = {"accuracy": "", "foreign": " after another person's", "open": " with half of the classes unknown"}
+    head, shares, plain = (
+        ", ".join(f"{delivery[part][name]:.1%}{said}" for part, said in parts.items() if delivery.get(part))
+        for name in ("head", "shares", "plain")
+    )
     return (
         f"after {delivery['history']} photos its validation people are served no better by it ({head}) than by class"
         f" shares ({shares}) or the plain classifier ({plain})"

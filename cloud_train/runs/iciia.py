@@ -578,6 +578,7 @@ class Run:
         if delivery.thresholds:
             config = {**config, "thresholds": list(delivery.thresholds)}
         also = f" (of somebody else, {FOREIGN_PART:.0%} of the cases)" if delivery.foreign else ""
+        also += " [with half of the classes unknown]" if delivery.open else ""
         say(f"validation people after {delivery.history} photos{also}: {_said(delivery)}")
         encoder = load_checkpoint(self.encoder_path)
         taught_by = self.taught_by()
@@ -618,11 +619,10 @@ def label_rates(table: PhotoTable) -> tuple[float, ...]:
 
 
 def _said(delivery: Delivery) -> str:
-    own, foreign = delivery.accuracy, delivery.foreign
+    own = delivery.accuracy
+    shown = (own, "{:.1%}"), (delivery.foreign, "({:.1%})"), (delivery.open, "[{:.1%}]")
     parts = {"original": "plain", "class shares": "shares", "head": "head", "both": str(delivery.with_head)}
-    said = [
-        f"{name} {own[key]:.1%}" + (f" ({foreign[key]:.1%})" if foreign else "") for name, key in parts.items() if own
-    ]
+    said = [" ".join([name, *(form.format(of[key]) for of, form in shown if of)]) for name, key in parts.items() if own]
     gains = [f"{100 * (own[key] - own['plain']):+.1f}" for key in ("head", "uniform") if own]
     said += [f"the head gains {' points, with uniform attention '.join(gains)}"] if own else []
     return ", ".join([*said, f"delivered: {delivery.choice}"])

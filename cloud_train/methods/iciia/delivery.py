@@ -7,11 +7,17 @@ no training; and one that trusts any history is far behind the plain classifier 
 Validation people decide: the same photos, each after the same history, answered in every way, once with their own
 history and once with that of another of them. What is expected to be right most often is delivered, where
 ``FOREIGN_PART`` of the photos come after a history that is not their person's.
+
+A camera roll also has photos that show none of the classes, on which a head was not trained. Half of the classes are
+therefore deleted from the classifier and from the head in a second, open pass: their photos stay in the histories, and
+photos of the other classes are answered. ``OPEN_PART`` of the expected accuracy is that of the open pass. There is none
+for photos with several labels, nor for fewer than ``FEWEST_CLASSES`` classes.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +44,8 @@ from refocus.edge.recognize import (
 )
 
 FOREIGN_PART = 0.2  # of the photos to answer, as foreign histories are one of the five contents of the protocol
+OPEN_PART = 0.5  # of the expected accuracy
+FEWEST_CLASSES = 4  # of the open pass, which keeps half of them
 CLOSE = 0.001  # of accuracy: what people cannot tell
 Value = TypeVar("Value", float, np.ndarray)
 EXPONENTS = (0.25, 0.5, 0.75, 1.0)  # of the shares beside a head, see ``ShareSettings.with_head``
@@ -63,6 +71,7 @@ class Delivery:
         accuracy: of "plain", "shares", "head", both by exponent, and of the control "uniform", the head with the same
             attention to every photo; mean over people, with their own history.
         foreign: the same with another person's history; empty where nobody else has photos enough.
+        open: accuracies of the open pass, expected with own and foreign histories; empty without one.
         thresholds: (C,) where photos have several labels, the least probability of each label at which what is
             delivered gives it; else empty. Accuracies are then mean shares of right labels at one half.
     """
@@ -77,15 +86,17 @@ class Delivery:
     targets: int
     accuracy: dict[str, float]
     foreign: dict[str, float]
+    open: dict[str, float]
     thresholds: tuple[float, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         return {
             **{name: getattr(self, name) for name in STATED},
             "foreign_part": FOREIGN_PART if self.foreign else 0.0,
+            "open_part": OPEN_PART if self.open else 0.0,
             **{
                 part: {name: round(value, 4) for name, value in getattr(self, part).items()}
-                for part in ("accuracy", "foreign")
+                for part in ("accuracy", "foreign", "open")
             },
         }
 
@@ -114,8 +125,14 @@ def choose_delivery(
     answers = logits_in_every_way(*asked, base=base)
     flags = right_answers(answers)
     own, foreign = _mean(flags), _mean(right_answers(logits_in_every_way(*asked, foreign=True, base=base)))
-    doubt = {way: _doubt(flags, way) for way in own}
-    choice, with_head = _best({way: value - doubt[way] for way, value in expected_of(own, foreign).items()}, gated)
+    seen, opened = [], {}
+    if not several and head.plain.out_features >= FEWEST_CLASSES:
+        kept = kept_classes(head.plain.out_features)
+        seen, strange = (right_answers(logits_in_every_way(*asked, foreign=one, kept=kept)) for one in (False, True))
+        opened = expected_of(_mean(seen), _mean(strange))
+    doubt = {way: expected(_doubt(flags, way), _doubt(seen or flags, way), OPEN_PART) for way in own}
+    found = expected_of(own, foreign, opened)
+    choice, with_head = _best({way: value - doubt[way] for way, value in found.items()}, gated)
     thresholds: tuple[float, ...] = ()
     if several:
         way = str(with_head) if choice == "both" else choice
@@ -125,7 +142,13 @@ def choose_delivery(
         thresholds = fit_thresholds(sigmoid(logits), label)
     targets = sum(len(person["plain"]) for person in flags)
     counts = len(plain), history, len(flags), targets
-    return Delivery(choice, with_head, gated, temperature, *counts, own, foreign, thresholds)
+    return Delivery(choice, with_head, gated, temperature, *counts, own, foreign, opened, thresholds)
+
+
+def kept_classes(classes: int) -> np.ndarray:
+    """Return the numbers of the classes that the open pass keeps: half of them, by a hash of the number."""
+    order = sorted(range(classes), key=lambda number: hashlib.sha256(str(number).encode()).digest())
+    return np.sort(order[: (classes + 1) // 2])
 
 
 def calibrate_labels(logits: np.ndarray, label: np.ndarray) -> float:
@@ -160,10 +183,20 @@ def fit_thresholds(probability: np.ndarray, label: np.ndarray) -> tuple[float, .
     return tuple(found)
 
 
-def expected_of(own: dict[str, float], foreign: dict[str, float]) -> dict[str, float]:
-    """Of each way, the share of photos that are right where ``FOREIGN_PART`` of them come after another's history;
-    with one's own histories alone where there are no others."""
-    return {name: expected(own[name], foreign.get(name, own[name])) for name in own}
+def expected_of(
+    own: dict[str, float], foreign: dict[str, float], opened: dict[str, float] | None = None
+) -> dict[str, float]:
+    """Return the expected accuracy of each way.
+
+    ``FOREIGN_PART`` of the photos come after another person's history; none where there are no others.
+
+    Args:
+        own: accuracies of the closed pass with a person's own history.
+        foreign: accuracies of the closed pass with another person's history.
+        opened: expected accuracies of the open pass; default: there was none.
+    """
+    closed = {name: expected(own[name], foreign.get(name, own[name])) for name in own}
+    return {name: expected(value, (opened or closed)[name], OPEN_PART) for name, value in closed.items()}
 
 
 def accuracy_of(delivery: Mapping[str, Any]) -> float:
@@ -172,7 +205,7 @@ def accuracy_of(delivery: Mapping[str, Any]) -> float:
     0 where no person was answered.
     """
     choice = str(delivery["with_head"]) if delivery["choice"] == "both" else delivery["choice"]
-    return expected_of(delivery["accuracy"], delivery.get("foreign") or {}).get(choice, 0.0)
+    return expected_of(delivery["accuracy"], delivery.get("foreign") or {}, delivery.get("open")).get(choice, 0.0)
 
 
 def uniform_attention(head: WindowHead) -> WindowHead:
@@ -232,6 +265,7 @@ def logits_in_every_way(
     gated: bool = False,
     foreign: bool = False,
     base: tuple[float, ...] = (),
+    kept: np.ndarray | slice = slice(None),
 ) -> list[Answers]:
     """Return the answers to targets of each person with enough photos.
 
@@ -242,24 +276,32 @@ def logits_in_every_way(
         foreign: with the first photos of somebody else as history, another person for each target; see
             :func:`foreigners_of`. Nobody is answered so where only one has photos enough.
         base: of :class:`ShareSettings`.
+        kept: numbers of the classes that are not deleted; photos of the others are in histories alone. Labels of the
+            answers count among these.
     """
-    several = bank.table.several
+    several, label = bank.table.several, bank.table.label
     settings = ShareSettings(temperature=temperature, gated=gated, base=base)
     lengths = np.linalg.norm(bank.take().astype(np.float64), axis=1)
-    least: dict[str, Any] = {} if several else {"known": known_scores(plain, lengths, [None] * len(plain), ())}
-    shares = (LabelShares if several else ClassShares)(settings, head.plain.out_features, **least)
+    classes, plain, known = np.arange(plain.shape[1])[kept], plain[:, kept], np.ones(len(plain), bool)
+    least: dict[str, Any] = {}
+    if not several:
+        known, label = np.isin(label, classes), np.searchsorted(classes, label)
+        count = int(known.sum())
+        least = {"known": known_scores(plain[known], lengths[known], [None] * count, ())} if count else {}
+    shares = (LabelShares if several else ClassShares)(settings, len(classes), **least)
     both = head, uniform_attention(head)
     found, people = [], [rows for _, rows in bank.table.clients() if len(rows) > history]
     homes = [bank.table.home(rows) for rows in people]
     for number, rows in enumerate(people):
-        positions = spread(history, len(rows), targets_per_client)
+        targets = history + np.flatnonzero(known[rows[history:]])
+        positions = targets[np.array(spread(history, history + len(targets), targets_per_client), int) - history]
         before = [rows[position - history : position] for position in positions]
         if foreign:
             strangers = foreigners_of(homes, number)
             before = [people[other][:history] for _, other in zip(positions, itertools.cycle(strangers), strict=False)]
         if before:
             cut = np.stack([np.append(part, rows[at]) for part, at in zip(before, positions, strict=True)])
-            found.append((_answered(both, bank, cut, (plain, lengths), shares), bank.table.label[cut[:, -1]]))
+            found.append((_answered(both, bank, cut, (plain, lengths), shares, kept), label[cut[:, -1]]))
     return found
 
 
@@ -269,11 +311,12 @@ def _answered(
     cut: np.ndarray,
     classified: tuple[np.ndarray, np.ndarray],
     shares: Shares,
+    classes: np.ndarray | slice,
 ) -> dict[str, np.ndarray]:
     """Return logits (targets, C) by way, of a head and its control.
 
     ``cut`` is (targets, history + 1), the target last; ``classified`` has the plain logits (R, C) and the lengths of
-    the features (R,).
+    the features (R,); ``classes`` are those of the head's that they have.
     """
     plain, lengths = classified
     window = both[0].personal.iciia.config.receptive_field - 1
@@ -283,7 +326,7 @@ def _answered(
     padded = torch.zeros(len(kept), window, features.shape[-1])
     padded[:, window - (kept.shape[1] - 1) :] = features[:, :-1]
     with torch.no_grad():
-        answers = [model(features[:, -1], padded, history)[2] for model in both]
+        answers = [model(features[:, -1], padded, history)[2][:, classes] for model in both]
         delivered, uniform = ((rows if bank.table.several else rows.log_softmax(1)).numpy() for rows in answers)
     logits: dict[str, list[np.ndarray]] = {name: [] for name in ("plain", "shares", *map(str, EXPONENTS))}
     for rows, own in zip(cut, delivered, strict=True):

@@ -14,9 +14,11 @@ from refocus.cloud_train.methods.iciia.delivery import (
     EXPONENTS,
     _best,
     _doubt,
+    accuracy_of,
     calibrate_labels,
     choose_delivery,
     expected_of,
+    kept_classes,
     logits_in_every_way,
     plain_logits,
     uniform_attention,
@@ -138,6 +140,48 @@ def test_an_untrained_head_is_not_delivered(tiny_run, head):
     model = of_noise(head)
     model.gate.forward = lambda *arguments: torch.ones(len(arguments[0]))  # its own gate would hold it back
     assert choose_delivery(model, bank, 8, 24).choice in ("plain", "shares")
+
+
+def test_a_head_that_only_knows_classes_of_the_closed_pass_is_not_delivered(tiny_run, head):
+    """It answers one class, which most photos show and the open pass deletes."""
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = iciia_head(head)
+    model.gate.forward = lambda *arguments: torch.ones(len(arguments[0]))
+    kept = kept_classes(model.plain.out_features)
+    frequent = min({*range(model.plain.out_features)} - {*kept.tolist()})
+    with torch.no_grad():
+        model.personal.classifier.weight.zero_()
+        model.personal.classifier.bias.copy_(20 * torch.eye(model.plain.out_features)[frequent])
+        said = model.plain(torch.from_numpy(bank.take())).argmax(1).numpy()
+    said[np.random.default_rng(0).random(len(said)) < 0.8] = frequent
+    bank = replace(bank, table=replace(bank.table, label=said.astype(bank.table.label.dtype)))
+    found = choose_delivery(model, bank, 8, 24)
+    assert _best(expected_of(found.accuracy, found.foreign))[0] == "head"
+    assert found.open["plain"] == 1 > found.open["head"] + 0.5
+    assert found.choice in ("plain", "shares")
+    assert found.as_dict()["open_part"] == 0.5
+    assert accuracy_of(found.as_dict()) == pytest.approx(
+        expected_of(found.accuracy, found.foreign, found.open)[found.choice], abs=1e-3
+    )
+
+
+def test_photos_of_deleted_classes_are_in_histories_and_never_answered(tiny_run, head):
+    bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
+    model = iciia_head(head)
+    kept = kept_classes(model.plain.out_features)
+    assert len(kept) == (model.plain.out_features + 1) // 2
+    assert [len(kept_classes(count)) for count in (4, 5)] == [2, 3]
+    with torch.no_grad():
+        plain = plain_logits(model.plain, bank)
+    found = logits_in_every_way(model, bank, plain, 8, 1.0, 10_000, kept=kept)
+    later = np.concatenate([bank.table.label[rows[8:]] for _, rows in bank.table.clients()])
+    assert sum(len(label) for _, label in found) == np.isin(later, kept).sum()
+    for logits, label in found:
+        assert label.max() < len(kept)
+        assert {rows.shape for rows in logits.values()} == {(len(label), len(kept))}
+    whole = logits_in_every_way(model, bank, plain, 8, 1.0, 10_000)
+    answered = np.concatenate([logits["plain"][np.isin(label, kept)][:, kept] for logits, label in whole])
+    np.testing.assert_allclose(np.concatenate([logits["plain"] for logits, _ in found]), answered, rtol=1e-6)
 
 
 @pytest.fixture
