@@ -21,7 +21,7 @@ def test_recognize_grows_the_history_of_the_profile(refocus, bundle, photo_file,
     rows = json.loads(refocus(*arguments, "--json").stdout)
     assert [row["history"] for row in rows] == [0, 1]
     assert (tmp_path / "p" / "anna.history.sqlite3").exists()
-    assert rows[0]["answer"][0][0] in bundle.manifest.head().labels
+    assert rows[0]["answer"][0]["label"] in bundle.manifest.head().labels
     text = refocus("recognize", bundle.folder, second, "--profiles", tmp_path / "p", "--profile", "ben")
     assert str(second) in text.stdout
 
@@ -30,6 +30,8 @@ def test_inspect_verifies_and_prints_the_manifest(refocus, bundle):
     done = refocus("inspect", bundle.folder)
     assert done.returncode == 0, done.stderr
     assert "every file verified" in done.stdout
+    parity = bundle.manifest.artifacts[0].parity
+    assert f"{round(parity.top1_agreement * parity.photos)} of {parity.photos} photos" in done.stdout
     assert json.loads(refocus("inspect", bundle.folder, "--json").stdout)["schema_version"] == SCHEMA_VERSION
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from refocus.edge.bundle.manifest import Artifact, Manifest, ShareCard
+from refocus.edge.bundle.manifest import Artifact, Manifest, Parity, ShareCard
 
 
 def artifact_table(manifest: Manifest) -> None:
@@ -19,7 +19,7 @@ def artifact_table(manifest: Manifest) -> None:
             artifact.target,
             f"{artifact.size_bytes / 1e6:.2f} MB",
             _parity(artifact),
-            f"{artifact.parity.top1_agreement:.1%}" if artifact.parity else "",
+            _same(artifact.parity) if artifact.parity else "",
             _placement(artifact),
         )
     console = Console()
@@ -34,6 +34,10 @@ def _parity(artifact: Artifact) -> str:
         return "not run here"
     mark = "" if artifact.parity.passed else " (MISMATCH)"
     return f"{artifact.parity.max_abs:.1e}{mark}"
+
+
+def _same(parity: Parity) -> str:
+    return f"{round(parity.top1_agreement * parity.photos)} of {parity.photos} photos"
 
 
 def _placement(artifact: Artifact) -> str:
@@ -61,6 +65,8 @@ def _notes(manifest: Manifest) -> Iterator[str]:
     for card in manifest.heads:
         if (shares := card.personalisation.shares) is not None:
             yield f"{card.name}: class shares of up to {shares.capacity:,} photos, {_calibration(shares)}"
+        if isinstance(card.rejection, float):
+            yield f"{card.name}: photos with a score below {card.rejection:.4g} are marked as unknown"
     for artifact in manifest.artifacts:
         name = f"{artifact.head or artifact.role} {artifact.target}"
         if artifact.parity_note:
