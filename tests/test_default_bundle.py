@@ -111,7 +111,7 @@ def test_a_bundle_that_is_named_is_used(with_default, bundle, photo_file, tmp_pa
                   ["recognize", bundle.folder, photo_file, "--profiles", tmp_path / "p"]):  # fmt: skip
         done = with_default(*words)
         assert done.returncode == 0, done.stderr
-    ((label, _), *_) = json.loads((tmp_path / "album.json").read_text())[0]["answer"]
+    label = json.loads((tmp_path / "album.json").read_text())[0]["answer"][0]["label"]
     assert label in bundle.manifest.head().labels
     assert any(name in done.stdout for name in bundle.manifest.head().labels)
     done = with_default("recognize", tmp_path / "mistyped", photo_file)

@@ -87,10 +87,8 @@ def recognize(
             row = _row(photo, answer, explanation)
             reads = recognizer.card.personalisation.form != "none" or answer.shared is not None
             guess = "" if answer.is_known else "unknown, best guess: "
-            best = ((answer.label, answer.confidence),) if answer.thresholds is None else explanation.delivered[:1]
-            line = f"{photo}: {guess}{text((*best, *explanation.delivered[1:]))}" + (
-                f"  ({_mode(row)})" if reads else ""
-            )
+            mode = f"  ({_mode(row, explanation)})" if reads else ""
+            line = f"{photo}: {guess}{text(explanation.delivered)}{mode}"
             if explain:
                 return {**row, "explanation": explanation.as_dict()}, "\n".join([line, *explanation.lines()])
             return row, line
@@ -112,13 +110,13 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
     """One photo's answer in the JSON output."""
     row: dict[str, Any] = {
         "photo": str(photo),
-        "answer": explanation.delivered,
+        "answer": [shown._asdict() for shown in explanation.delivered],
         "confidence": answer.confidence,
         "trust": answer.trust,
         "history": len(answer.attention) - 1,
     }
     if answer.rejection is not None:
-        row["known"] = answer.is_known
+        row |= {"known": answer.is_known, "known_score": answer.known_score, "rejection": answer.rejection}
     if answer.thresholds is not None:
         row["labels"] = [name for name, _ in answer.label_set]
     if answer.shared is not None:
@@ -126,8 +124,10 @@ def _row(photo: Path, answer: edge.Answer, explanation: Explanation) -> dict[str
     return row
 
 
-def _mode(row: dict[str, Any]) -> str:
-    read = f"{row['history']} history photos, trust {row['trust']:.2f}" if row["history"] else ""
-    counted = row.get("shares", {"photos": 0})
-    shares = f"shares of {counted['photos']} photos, trust {counted['trust']:.2f}" if counted["photos"] else ""
+def _mode(row: dict[str, Any], explanation: Explanation) -> str:
+    from refocus.edge.recognize.explain import number_of
+
+    read = f"history of {number_of(row['history'])}, trust {row['trust']:.2f}" if row["history"] else ""
+    counted = explanation.counted
+    shares = f"shares of {number_of(counted.photos)}, trust {counted.trust:.2f}" if counted is not None else ""
     return "; ".join(filter(None, (read, shares))) or "no history yet"

@@ -116,7 +116,7 @@ def recognize(
 
         def tell(photo: Path, answer: edge.Answer) -> tuple[dict[str, Any], str]:
             found = explain_answer(answer, serving.recognizer.card.labels, str(photo), top).delivered
-            row = {"photo": str(photo), "answer": found, "release": serving.answering.number}
+            row = {"photo": str(photo), "answer": [one._asdict() for one in found], "release": serving.answering.number}
             return row, f"{photo}: {text(found)}"
 
         failed = print_answers(photos, serving.recognize, tell, ("release",), as_json)

@@ -32,7 +32,7 @@ from refocus.edge.recognize.album_page import Row, album_page
 from refocus.edge.recognize.explain import Ranking, largest, ranking
 from refocus.edge.recognize.history_selection import CHOICES, HISTORY_SELECTIONS, RetrievalIndex
 from refocus.edge.recognize.label_sets import LABEL_SEPARATOR, AnyShares
-from refocus.edge.recognize.recognizer import Answer, Recognizer
+from refocus.edge.recognize.recognizer import Answer, Displayed, Recognizer
 from refocus.edge.recognize.rejection import known_scores_of
 
 ORDERS = ("time", "name")
@@ -441,13 +441,14 @@ class _Album:
         several = answer.thresholds is not None
         return Row(
             "",
-            _rounded(answer.top(top)),
+            tuple(Displayed(name, *np.round(numbers, _DIGITS).tolist()) for name, *numbers in answer.displayed(top)),
             round(answer.trust, _DIGITS),
             _rounded(heaviest),
             alone=_rounded(ranking(answer.alone_logits, self._recognizer.card.labels, top, several)),
             moved=None if answer.shared is None else round(answer.shared.moved, _DIGITS),
-            confidence=round(answer.confidence, _DIGITS),
             known=None if answer.rejection is None else answer.is_known,
+            known_score=None if answer.rejection is None else float(f"{answer.known_score:.{_DIGITS}g}"),
+            rejection=answer.rejection,
             labels=tuple(name for name, _ in answer.label_set) if several else None,
             labels_alone=tuple(name for name, _ in answer.plain_label_set) if several else None,
         )
@@ -483,12 +484,13 @@ def _write_csv(report: Report, top: int, stream: TextIO) -> None:
     """One line per photo; columns of labels are numbered from the second on. Where photos have several labels, one
     column more has those of the answer, with ``;`` between them."""
     numbers = ["", *(f"_{number}" for number in range(2, top + 1))]
-    labels = [f"{what}{number}" for number in numbers for what in ("label", "probability")]
+    labels = [f"{what}{number}" for number in numbers for what in ("label", "confidence")]
     table = csv.writer(stream)
     several = any(row.labels is not None for row in report.rows)
     table.writerow(["file", *(["labels"] if several else []), *labels, "trust", "rests_on", "known", "error"])
     for row in report.rows:
-        ranking = [value for pair in row.answer for value in pair] or [""] * len(labels)
+        ranking: list[Any] = [value for shown in row.answer for value in shown[:2]]
+        ranking += [""] * (len(labels) - len(ranking))
         rests_on = "; ".join(name for name, _ in row.rests_on)
         chosen = [LABEL_SEPARATOR.join(row.labels or ())] if several else []
         known = "" if row.known is None else ("yes" if row.known else "no")
@@ -503,7 +505,8 @@ def _write_json(report: Report, top: int, stream: TextIO) -> None:
         fields = asdict(row)
         if row.labels is None:
             del fields["labels"], fields["labels_alone"]
-        documents.append({**fields, "rests_on": rests_on, "error": row.error or None})
+        answer = [shown._asdict() for shown in row.answer]
+        documents.append({**fields, "answer": answer, "rests_on": rests_on, "error": row.error or None})
     json.dump(documents, stream, ensure_ascii=False, indent=2)
     stream.write("\n")
 

@@ -29,15 +29,15 @@ function filter() {
 function ranking(title, ranked, parent) {
   const part = make("div", undefined, parent);
   make("h3", title, part);
-  for (const [label, probability] of ranked) {
+  for (const [label, share] of ranked) {
     const line = make("div", undefined, part);
     line.className = "rank";
     make("span", label, line);
-    make("span", percent(probability), line);
+    make("span", percent(share), line);
     const meter = make("meter", undefined, line);
     meter.max = 1;
-    meter.value = probability;
-    meter.setAttribute("aria-label", label + " " + percent(probability));
+    meter.value = share;
+    meter.setAttribute("aria-label", label + " " + percent(share));
   }
 }
 
@@ -60,7 +60,7 @@ function show(number) {
   if (row.error) make("p", row.error, two).className = "bad";
   else {
     ranking("The photo alone", row.alone, two);
-    ranking("With the other photos", row.answer, two);
+    ranking("The answer, by confidence", row.answer, two);
     make("p", "Trust in the history: " + percent(row.trust) +
       (row.moved === null ? "" : ". Class shares moved " + percent(row.moved) + " of the answer") + ".", content);
   }

@@ -12,6 +12,7 @@ from pathlib import Path
 from refocus.edge.files import printable
 from refocus.edge.pages import data_uri, page
 from refocus.edge.recognize.explain import Ranking, thumbnail
+from refocus.edge.recognize.recognizer import Displayed
 
 SIDE = 192  # pixels of a thumbnail's longer side
 _QUALITY = 80
@@ -23,26 +24,27 @@ class Row:
 
     Attributes:
         file: the photo.
-        answer: the most likely labels with their probabilities; empty where there is an error.
+        answer: the most likely labels; empty where there is an error.
         trust: weight of the answer with the other photos in the delivered one, in [0, 1].
         rests_on: the other photos with the largest attention, at most ``MOST_NAMED``, and their weights.
         error: why there is no answer; "" if there is one.
-        alone: as ``answer``, of the photo without any other.
+        alone: the most likely labels of the photo without any other, with their probabilities.
         moved: probability that class shares moved from some labels to others, in [0, 1]; None without class shares.
-        confidence: :attr:`Answer.confidence` of the most likely label; None where there is an error.
         known: whether the photo shows one of the labels; if not, the answer is a guess. None: the bundle cannot tell.
+        known_score, rejection: score of the photo, and the minimum of known ones; None: the bundle has no minimum.
         labels, labels_alone: where photos have several labels, those of the answer and of the photo alone; else None.
     """
 
     file: str
-    answer: Ranking = ()
+    answer: tuple[Displayed, ...] = ()
     trust: float | None = None
     rests_on: Ranking = ()
     error: str = ""
     alone: Ranking = ()
     moved: float | None = None
-    confidence: float | None = None
     known: bool | None = None
+    known_score: float | None = None
+    rejection: float | None = None
     labels: tuple[str, ...] | None = None
     labels_alone: tuple[str, ...] | None = None
 
@@ -110,16 +112,16 @@ def _card(number: int, row: Row) -> str:
     label, kind = ("no answer", "error") if row.error else (row.answer[0][0], "changed" if row.changed else "same")
     if row.known is False:
         label, kind = f"unknown, perhaps {label}", f"{kind} unknown"
-    probability = f" <b>{row.confidence:.0%}</b>" if row.confidence is not None else ""
+    confidence = f" <b>{row.answer[0][1]:.0%}</b>" if row.answer else ""
     alone = row.alone[0][0] if row.alone else ""
     if row.labels is not None and row.labels_alone is not None:
-        label, alone, probability = _joined(row.labels), _joined(row.labels_alone), ""
+        label, alone, confidence = _joined(row.labels), _joined(row.labels_alone), ""
     small = _thumbnail(row.file)
     picture = f'<img src="{small}" alt="" loading="lazy">' if small else "<span class=empty></span>"
     was = f"<small>alone: {escape(alone)}</small>" if row.changed else ""
     return (
         f'<li data-kind="{kind}" id="p{number}"><button type=button data-number="{number}">{picture}'
-        f"<span>{escape(label)}{probability}</span>{was}<small>{name}</small></button></li>"
+        f"<span>{escape(label)}{confidence}</span>{was}<small>{name}</small></button></li>"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from refocus.edge.photos.decode import decode
 from refocus.edge.photos.preprocess import folder_identity, read_photo
 from refocus.edge.recognize.label_sets import probabilities_of
 from refocus.edge.recognize.profile_shares import Shared
-from refocus.edge.recognize.recognizer import Answer
+from refocus.edge.recognize.recognizer import Answer, Displayed
 
 Ranking = tuple[tuple[str, float], ...]  # label and probability, most likely first
 
@@ -43,7 +43,8 @@ class SharesExplained:
     """Effect of class shares on an answer.
 
     Attributes:
-        photographs: what the person photographs: the classes with the largest estimated shares, before this photo.
+        photographs: what the person photographs: the classes with the largest estimated shares, before this photo;
+            empty while all shares are equal.
         photos: of the history, that the estimate rests on.
         trust: probability that this photo is one of what the person photographs, rather than of anything.
         moved: probability that the shares moved from some labels to others, in [0, 1].
@@ -63,8 +64,8 @@ class Explanation:
 
     Attributes:
         name: of the photo that was answered.
-        delivered, plain, with_history: the answer, and the two it was mixed from; the answer of a bundle whose photos
-            have several labels is the set of them.
+        delivered: the answer; that of a bundle whose photos have several labels is the set of them.
+        plain, with_history: the two that it was mixed from.
         trust: weight of ``with_history`` in the answer, in [0, 1]; the rest is ``plain``.
         own_weight: attention of the photo to itself.
         attended: the history photos, heaviest first.
@@ -72,7 +73,7 @@ class Explanation:
     """
 
     name: str
-    delivered: Ranking
+    delivered: tuple[Displayed, ...]
     plain: Ranking
     with_history: Ranking
     trust: float
@@ -80,21 +81,32 @@ class Explanation:
     attended: tuple[Attended, ...]
     shares: SharesExplained | None = None
 
+    @property
+    def counted(self) -> SharesExplained | None:
+        """Return what class shares did, or None while all shares are equal."""
+        return self.shares if self.shares is not None and self.shares.photographs else None
+
     def as_dict(self) -> dict[str, Any]:
         """For ``--json``."""
         return {name: value for name, value in asdict(self).items() if name not in ("name", "delivered")}
 
     def lines(self, most: int = 5) -> list[str]:
-        """For a terminal: the two answers that were mixed, and the heaviest history photos."""
-        lines = [f"  the photo alone: {text(self.plain)}", f"  with its history: {text(self.with_history)}"]
-        heaviest = [f"{Path(a.name).name or a.photo[:12]} {a.weight:.2f}" for a in self.attended[:most]]
-        if len(self.attended) > most:
-            rest = sum(a.weight for a in self.attended[most:])
-            heaviest.append(f"{len(self.attended) - most} others {rest:.2f}")
-        lines.append(f"  attended to: {', '.join([*heaviest, f'itself {self.own_weight:.2f}'])}")
-        if self.shares is not None:
-            lines.append(f"  what you photograph, by {self.shares.photos} photos: {text(self.shares.photographs)}")
-            lines.append(f"  without that: {text(self.shares.without)}; it moved {self.shares.moved:.1%} of the answer")
+        """For a terminal: the answers that were mixed, the heaviest history photos, and the shares, if any."""
+        counted = self.counted
+        if not self.attended and counted is None:
+            return ["  no history: the photo alone decided"]
+        lines = [f"  the photo alone: {text(self.plain)}"]
+        if self.attended:
+            lines.append(f"  with its history: {text(self.with_history)}")
+            heaviest = [f"{Path(a.name).name or a.photo[:12]} {a.weight:.2f}" for a in self.attended[:most]]
+            if len(self.attended) > most:
+                rest = sum(a.weight for a in self.attended[most:])
+                heaviest.append(f"{len(self.attended) - most} others {rest:.2f}")
+            lines.append(f"  attended to: {', '.join([*heaviest, f'itself {self.own_weight:.2f}'])}")
+        if counted is not None:
+            lines.append(f"  what you photograph, by {number_of(counted.photos)}: {text(counted.photographs)}")
+            answer = text((one.label, one.probability) for one in self.delivered)
+            lines.append(f"  with that: {answer}; it moved {counted.moved:.1%} of the answer")
         return lines
 
 
@@ -106,14 +118,16 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
         name: of the photo.
         top: labels in each ranking.
     """
-    several = answer.thresholds is not None
+    several, shown = answer.thresholds is not None, answer.displayed(top)
+    if several:
+        shown = tuple(one for one in answer.displayed(len(labels)) if one.label in dict(answer.label_set))
     # A head that reads no history gives the same numbers twice; both are then calibrated as its answer is.
     unread = np.array_equal(answer.calibrated_logits, answer.plain_logits)
     with_history = answer.alone_logits if unread else answer.calibrated_logits
     past = zip(answer.history_photos, answer.history_names, answer.attention[:-1].tolist(), strict=True)
     return Explanation(
         name=name,
-        delivered=answer.label_set if several else ranking(answer.logits, labels, top),
+        delivered=shown,
         plain=ranking(answer.alone_logits, labels, top, several),
         with_history=ranking(with_history, labels, top, several),
         trust=answer.trust,
@@ -143,15 +157,22 @@ def ranking(logits: np.ndarray, labels: Sequence[str], top: int, several: bool =
 
 
 def largest(shares: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
-    """The ``top`` classes with the largest shares (C,)."""
-    return tuple((labels[i], float(shares[i])) for i in np.argsort(-shares, kind="stable")[:top])
+    """Return the ``top`` classes with the largest shares (C,).
+
+    Classes with the smallest share are left out: photos have not voted for them.
+    """
+    order = np.argsort(-shares, kind="stable")[:top].tolist()
+    return tuple((labels[i], float(shares[i])) for i in order if shares[i] > (1 + 1e-6) * shares.min())
 
 
-def text(ranking: Ranking) -> str:
+def number_of(photos: int) -> str:
+    """``1 photo``, ``2 photos``."""
+    return f"{photos} photo{'s' * (photos != 1)}"
+
+
+def text(ranking: Iterable[tuple[str, float] | Displayed]) -> str:
     """``label 71.2%, other 20.1%``."""
-    if not ranking:
-        return "no label"
-    return ", ".join(f"{label} {probability:.1%}" for label, probability in ranking)
+    return ", ".join(f"{label} {number:.1%}" for label, number, *_ in ranking) or "no label"
 
 
 def save_picture(explanations: Sequence[Explanation], path: Path) -> None:
@@ -176,14 +197,15 @@ def draw(explanations: Sequence[Explanation]) -> Image.Image:
     A history photo that is no longer where it was, or is another one by now, is drawn as an empty frame.
     """
     height = 2 * _GAP + _SIDE + 2 * _LINE
-    width = (_MOST + 1) * (_SIDE + _GAP) + 3 * (_TEXT_WIDTH + _GAP) + _GAP
+    most = min(_MOST, max(len(explanation.attended) for explanation in explanations))
+    width = (most + 1) * (_SIDE + _GAP) + (3 if most else 2) * (_TEXT_WIDTH + _GAP) + _GAP
     canvas = Image.new("RGB", (width, height * len(explanations)), "white")
     for row, explanation in enumerate(explanations):
-        _draw_strip(canvas, row * height + _GAP, explanation)
+        _draw_strip(canvas, row * height + _GAP, explanation, most)
     return canvas
 
 
-def _draw_strip(canvas: Image.Image, top: int, explanation: Explanation) -> None:
+def _draw_strip(canvas: Image.Image, top: int, explanation: Explanation, most: int) -> None:
     from PIL import ImageDraw, ImageFont  # for pictures alone: an answer starts faster without
 
     pen, font, bold = ImageDraw.Draw(canvas), ImageFont.load_default(11), ImageFont.load_default(13)
@@ -193,21 +215,19 @@ def _draw_strip(canvas: Image.Image, top: int, explanation: Explanation) -> None
         pen.text((left, top + _SIDE + 2), f"weight {attended.weight:.2f}", fill=_INK, font=font)
         pen.text((left, top + _SIDE + 2 + _LINE), _short(attended.name or attended.photo), fill=_GREY, font=font)
         left += _SIDE + _GAP
-    left = _GAP + _MOST * (_SIDE + _GAP)
+    left = _GAP + most * (_SIDE + _GAP)
     _draw_photo(canvas, (left, top), thumbnail(explanation.name, _SIDE))
     pen.rectangle((left - 2, top - 2, left + _SIDE + 1, top + _SIDE + 1), outline=_GREEN, width=2)
     pen.text((left, top + _SIDE + 2), f"itself {explanation.own_weight:.2f}", fill=_INK, font=font)
     pen.text((left, top + _SIDE + 2 + _LINE), _short(explanation.name), fill=_GREY, font=font)
-    columns = (
-        ("the photo alone", explanation.plain),
-        (f"with its history (trust {explanation.trust:.2f})", explanation.with_history),
-        ("answer", explanation.delivered),
-    )
-    for number, (title, ranking) in enumerate(columns):
+    columns: dict[str, Sequence[tuple[str, float] | Displayed]] = {"the photo alone": explanation.plain}
+    if explanation.attended:
+        columns[f"with its history (trust {explanation.trust:.2f})"] = explanation.with_history
+    for number, (title, ranking) in enumerate([*columns.items(), ("answer", explanation.delivered)]):
         x = left + (_SIDE + _GAP) + number * (_TEXT_WIDTH + _GAP)
         pen.text((x, top), title, fill=_GREY, font=font)
-        for line, (label, probability) in enumerate(ranking):
-            text, colour = f"{probability:4.0%}  {label[:34]}", _GREEN if number == 2 and line == 0 else _INK
+        for line, (label, share, *_) in enumerate(ranking):
+            text, colour = f"{share:4.0%}  {label[:34]}", _GREEN if number == len(columns) and line == 0 else _INK
             pen.text((x, top + (line + 1) * (_LINE + 4)), text, fill=colour, font=bold)
 
 

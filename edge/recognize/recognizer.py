@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -46,6 +46,20 @@ MAX_THREADS = 256  # a runtime starts as many as it is told, and takes minutes f
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 # What a photo goes through, in order.
 STAGES = ("decode", "preprocess", "identity", "encoder", "history read", "head", "append")
+
+
+class Displayed(NamedTuple):
+    """Label of an answer, as it is displayed.
+
+    Attributes:
+        label: the label.
+        confidence: mean of its probabilities with and without history; the number to show.
+        probability: its probability with history.
+    """
+
+    label: str
+    confidence: float
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -104,15 +118,24 @@ class Answer:
         """Whether the photo shows one of the labels; if not, it is a guess."""
         return self.rejection is None or self.known_score >= self.rejection
 
-    @cached_property
+    @property
     def confidence(self) -> float:
         """Return the mean probability of the label with and without history.
 
         With history alone, it is too high for photos that show none of the labels.
         """
-        label, several = int(self.logits.argmax()), self.thresholds is not None
-        found = [probabilities_of(logits, several)[label] for logits in (self.logits, self.alone_logits)]
-        return float(np.mean(found))
+        return self.displayed(1)[0].confidence
+
+    def displayed(self, count: int = 5) -> tuple[Displayed, ...]:
+        """Return the ``count`` most likely labels as they are displayed.
+
+        They keep the order of the answer. Labels of probability 0, as the classes that a condensed bundle masks, are
+        left out.
+        """
+        order, several = best(self.logits, count), self.thresholds is not None
+        found, alone = (probabilities_of(logits, several)[order] for logits in (self.logits, self.alone_logits))
+        rows = zip(self.names[order], ((found + alone) / 2).tolist(), found.tolist(), strict=True)
+        return tuple(Displayed(*row) for row in rows if several or row[1] > 0)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -146,4 +146,4 @@ def test_a_version_that_stays_wrong_with_sme_is_refused_before_its_first_answer(
 def labels(output: str) -> list[str]:
     """Labels of the answer, most likely first."""
     [found] = json.loads(output)
-    return [label for label, _ in found["answer"]]
+    return [shown["label"] for shown in found["answer"]]

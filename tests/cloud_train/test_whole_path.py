@@ -216,4 +216,4 @@ def test_the_whole_path_works_on_real_photos_with_a_real_backbone(refocus, real_
         assert row["parity_max_abs"] < 1e-3
     photo = next((tmp_path / "run" / "parity").glob("*/*.*"))
     done = refocus("recognize", tmp_path / "bundle", photo, "--profiles", tmp_path / "profiles", "--json")
-    assert json.loads(done.stdout)[0]["answer"][0][1] > 0
+    assert json.loads(done.stdout)[0]["answer"][0]["confidence"] > 0

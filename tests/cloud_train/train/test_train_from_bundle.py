@@ -222,7 +222,7 @@ def test_a_real_network_becomes_personal_on_real_photos(refocus, real_data, tmp_
     assert all(row["passed"] for row in json.loads(done.stdout)["artifacts"])
     photo = next((tmp_path / "run" / "parity").glob("*/*.*"))
     done = refocus("recognize", tmp_path / "bundle", photo, "--profiles", tmp_path / "profiles", "--json")
-    assert json.loads(done.stdout)[0]["answer"][0][1] > 0
+    assert json.loads(done.stdout)[0]["answer"][0]["confidence"] > 0
 
 
 def test_ten_photos_a_person_train_with_defaults_and_the_run_says_what_it_chose(

@@ -60,8 +60,9 @@ def whole(rows):
 
 
 def assert_same(row, answer):
-    assert [label for label, _ in row.answer] == list(answer.labels[:3])
-    np.testing.assert_allclose([p for _, p in row.answer], answer.probabilities[:3], atol=1e-4)
+    wanted = [*zip(answer.labels, answer.probabilities.tolist(), strict=True)][:3]
+    assert [(shown.label, pytest.approx(shown.probability, abs=1e-4)) for shown in row.answer] == wanted
+    assert row.answer[0].confidence == pytest.approx(answer.confidence, abs=1e-4)
     assert row.trust == pytest.approx(answer.trust, abs=1e-4)
 
 
@@ -304,7 +305,7 @@ def test_both_formats_say_what_the_rows_say_whatever_the_files_are_called(recogn
         table = list(csv.DictReader(stream))
     assert answered(recognizer, folder, "r.JSON").rows == rows
     documents = json.loads((folder.parent / "r.JSON").read_text(encoding="utf-8"))
-    assert [*table[0]] == ["file", "label", "probability", "label_2", "probability_2", "label_3", "probability_3", "trust",
+    assert [*table[0]] == ["file", "label", "confidence", "label_2", "confidence_2", "label_3", "confidence_3", "trust",
                            "rests_on", "known", "error"]  # fmt: skip
     for row, line, document in zip(rows, table, documents, strict=True):
         assert (line["file"], document["file"]) == (printable(row.file), row.file)
@@ -312,8 +313,8 @@ def test_both_formats_say_what_the_rows_say_whatever_the_files_are_called(recogn
         if row.error:
             assert (line["label"], line["trust"], document["answer"], document["trust"]) == ("", "", [], None)
             continue
-        assert [(line["label_3"], float(line["probability_3"]))] == [row.answer[2]]
-        assert [(label, p) for label, p in document["answer"]] == [*row.answer]
+        assert (line["label_3"], float(line["confidence_3"])) == row.answer[2][:2]
+        assert document["answer"] == [shown._asdict() for shown in row.answer]
         assert float(line["trust"]) == document["trust"] == row.trust
         rests_on = [entry["file"] for entry in document["rests_on"]]
         assert rests_on == [name for name, _ in row.rests_on]

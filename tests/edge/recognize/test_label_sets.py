@@ -176,8 +176,8 @@ def test_recognize_prints_the_set_and_explains_it(refocus, sets, photos, tmp_pat
     flags = ["--profile", "anna", "--profiles", tmp_path, "--json"]
     rows = json.loads(refocus("recognize", sets.folder, *photos[:3], "--explain", *flags).stdout)
     for row in rows:
-        assert row["labels"] == [name for name, _ in row["answer"]]
-        assert all(probability >= LEAST for _, probability in row["answer"])
+        assert row["labels"] == [shown["label"] for shown in row["answer"]]
+        assert all(shown["probability"] >= LEAST for shown in row["answer"])
         assert len(row["explanation"]["plain"]) == 3
     assert rows[2]["explanation"]["shares"]["photos"] == 2
 

@@ -21,7 +21,7 @@ from refocus.edge.migration.dual_write_recognizer import DualWriteRecognizer
 from refocus.edge.recognize.album import answer_album
 from refocus.edge.recognize.check import check
 from refocus.edge.recognize.class_shares import ShareSettings
-from refocus.edge.recognize.explain import explain
+from refocus.edge.recognize.explain import draw, explain
 from refocus.edge.recognize.profile_shares import LabelSetError, settings_of
 from refocus.edge.recognize.recognizer import Recognizer
 
@@ -54,14 +54,18 @@ def variant(source, out, **changes):
     """A bundle that counts class shares, with other settings or, as ``labels``, other labels."""
     shutil.copytree(source, out)
     bundle = load_bundle(out)
-    labels = changes.pop("labels", None)
+    labels, rejection = changes.pop("labels", None), changes.pop("rejection", msgspec.UNSET)
     card = ShareCard(version=SHARES_VERSION, **asdict(replace(ShareSettings(), **changes)))
     heads = []
     for head in bundle.manifest.heads:
         how = msgspec.structs.replace(head.personalisation, shares=card)
         heads.append(
             msgspec.structs.replace(
-                head, personalisation=how, labels=labels or head.labels, self_test=None if labels else head.self_test
+                head,
+                personalisation=how,
+                labels=labels or head.labels,
+                self_test=None if labels else head.self_test,
+                rejection=rejection,
             )
         )
     return write_manifest(out, msgspec.structs.replace(bundle.manifest, schema_version=6, heads=tuple(heads)))
@@ -389,7 +393,7 @@ def test_an_album_is_answered_as_its_photos_one_by_one(counting, photos, tmp_pat
             rows = album(recognizer, photos, tmp_path / f"{form}.csv")
         for row, answer in zip(rows, one_by_one, strict=True):
             assert row[1] == answer.labels[0]
-            assert abs(float(row[2]) - answer.probabilities[0]) < 2e-4
+            assert abs(float(row[2]) - answer.confidence) < 2e-4
 
 
 def test_an_album_counts_the_profiles_photos_and_is_remembered_with_its_classes(counting, photos, tmp_path):
@@ -443,11 +447,45 @@ def test_an_explanation_says_what_is_photographed_and_what_came_of_it(bundle, ph
     explained = explain(answer, labels, "photo", top=2)
     shares = explained.shares
     assert (shares.photos, shares.moved) == (11, answer.shared.moved)
-    assert [share for _, share in shares.photographs] == sorted(answer.shared.estimate.shares)[:-3:-1]
+    found = answer.shared.estimate.shares  # all photos are taken for one class
+    assert shares.photographs == ((labels[found.argmax()], found.max()),)
     assert json.loads(json.dumps(explained.as_dict()))["shares"]["without"][0][0] == shares.without[0][0]
     assert any("what you photograph, by 11 photos" in line for line in explained.lines())
     without = answers(bundle, tmp_path / "without", photos[:1], shares=False)[0]
     assert explain(without, labels, "photo").shares is None
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_numbers_that_are_displayed_are_means_of_the_answers_with_and_without_history(form, old, photos, tmp_path):
+    bundle = variant(old / "bundles" / FORMS[form], tmp_path / "bundle", temperature=2.0)
+    *_, answer = answers(bundle, tmp_path / "p", photos)
+    labels = bundle.manifest.heads[0].labels
+    with_history, alone = dict(answer.top(99)), dict(explain(answer, labels, "photo", top=99).plain)
+    shown = answer.displayed(99)
+    assert [one.label for one in shown] == [*with_history]
+    for label, confidence, probability in shown:
+        assert probability == with_history[label]
+        assert confidence == pytest.approx((with_history[label] + alone[label]) / 2)
+    assert answer.confidence == shown[0].confidence != shown[0].probability
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_answer_without_a_history_explains_no_history(form, old, photos, tmp_path):
+    bundle = variant(old / "bundles" / FORMS[form], tmp_path / "bundle", temperature=2.0)
+    first, second = answers(bundle, tmp_path / "p", photos[:2])
+    labels = bundle.manifest.heads[0].labels
+    assert explain(first, labels, "photo").lines() == ["  no history: the photo alone decided"]
+    explained = explain(second, labels, "photo")
+    assert any("what you photograph, by 1 photo: " in line for line in explained.lines())
+    assert any("attended to" in line for line in explained.lines()) == (form != "none")
+    widths = [draw([explain(answer, labels, "photo")]).width for answer in (first, second)]
+    assert (widths[0] < widths[1]) == (form != "none")
+    # Every photo is a guess: none votes, and all shares stay equal.
+    unknown = variant(old / "bundles" / FORMS[form], tmp_path / "unknown", rejection=1000.0)
+    *_, last = answers(unknown, tmp_path / "q", photos[:3])
+    explained = explain(last, labels, "photo")
+    assert (explained.shares.photos, explained.shares.photographs) == (2, ())
+    assert not any("what you photograph" in line for line in explained.lines())
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -458,8 +496,8 @@ def test_an_answer_without_shares_or_history_is_calibrated_as_the_one_with_them(
     labels = bundle.manifest.heads[0].labels
     empty = explain(first, labels, "photo")
     for alone in (empty.plain, empty.shares.without, *([empty.with_history] if form == "none" else [])):
-        assert [label for label, _ in alone] == [label for label, _ in empty.delivered]
-        np.testing.assert_allclose([p for _, p in alone], [p for _, p in empty.delivered], atol=1e-5)
+        assert [label for label, _ in alone] == [shown.label for shown in empty.delivered]
+        np.testing.assert_allclose([p for _, p in alone], [shown.confidence for shown in empty.delivered], atol=1e-5)
     assert first.shared.moved < 1e-5
     without, delivered = (dict(explain(last, labels, "photo", top=99).shares.without), dict(last.top(99)))
     moved = sum(abs(delivered[label] - without[label]) for label in labels) / 2
@@ -467,7 +505,7 @@ def test_an_answer_without_shares_or_history_is_calibrated_as_the_one_with_them(
     assert moved > 1e-3
     with Recognizer(bundle, None, threads=1) as recognizer:
         (row,) = answer_album(recognizer, photos[:1], tmp_path / "album.json").rows
-    assert (row.alone, row.moved) == (row.answer, 0)
+    assert (row.alone, row.moved) == (tuple(shown[:2] for shown in row.answer), 0)
 
 
 def test_the_card_states_every_setting(counting):

@@ -197,7 +197,11 @@ def test_the_command_takes_all_three_and_takeout_has_them(bundle, files, capsys,
     command = cli.command()
     words = ["recognize", str(bundle.folder), "brighter.webp", "darker.gif", "frames", *profiles, "--json"]
     command.main(words, standalone_mode=False)
-    assert [row["answer"][0][0] for row in json.loads(capsys.readouterr().out)] == ["brighter", "darker", "brighter"]
+    assert [row["answer"][0]["label"] for row in json.loads(capsys.readouterr().out)] == [
+        "brighter",
+        "darker",
+        "brighter",
+    ]
     command.main(["history", "export", "out.zip", *profiles], standalone_mode=False)
     with zipfile.ZipFile("out.zip") as archive:
         assert json.dumps(json.loads(archive.read("entries.json"))).count("/frames") == 1

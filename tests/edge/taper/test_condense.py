@@ -461,7 +461,7 @@ def test_the_command_makes_a_bundle_that_recognizes(refocus, bank_bundle, photo,
     assert told["merged"] == ["grey fox"]
     (tmp_path / "photo.png").write_bytes(photo)
     done = refocus("recognize", tmp_path / "b", tmp_path / "photo.png", "--profiles", tmp_path / "profiles", "--json")
-    assert json.loads(done.stdout)[0]["answer"][0][0] in told["classes"]
+    assert json.loads(done.stdout)[0]["answer"][0]["label"] in told["classes"]
 
 
 def test_the_command_explains_what_it_cannot_do(refocus, assert_one_clear_line, bank_bundle, tmp_path):

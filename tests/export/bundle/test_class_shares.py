@@ -99,6 +99,8 @@ def test_answers_below_the_rejection_threshold_are_marked_as_guesses(made, place
     )
     rows = json.loads(refocus("recognize", folder, *photos, "--no-remember", "--json").stdout)
     assert [row["known"] for row in rows] == [score >= least for score in scores]
+    assert [row["known_score"] for row in rows] == pytest.approx(scores, rel=1e-5)
+    assert {row["rejection"] for row in rows} == {least}
     said = refocus("recognize", folder, *photos, "--no-remember").stdout
     assert said.count("unknown, best guess: ") == 2
     without = json.loads(refocus("recognize", folder, *photos, "--no-remember", "--no-shares", "--json").stdout)
@@ -190,6 +192,7 @@ def test_without_labelled_photos_shares_are_written_and_not_calibrated(export, p
     assert (shares.temperature, shares.support) == (1.0, ShareSettings.support)
     inspected = " ".join(refocus("inspect", tmp_path / "bundle").stdout.split())
     assert "temperature 1 (not calibrated, or without effect)" in inspected
+    assert "plain: photos with a score below" in inspected
 
 
 @pytest.mark.parametrize(("labelled", "own"), [(63, False), (64, True)])
