@@ -26,7 +26,7 @@ from studies.streams.judging import calibration_error
 from studies.streams.points import FEWEST, check_axis
 from studies.streams.rivals.em_shares import EmMethod, EmSettings
 from studies.streams.rivals.method import Knowledge, KnownClasses, Original, StreamMethod, softmax
-from studies.streams.rivals.shares import SharesMethod
+from studies.streams.rivals.shares import BurstsOnceMethod, SharesMethod
 from studies.streams.rolls.dealing import MIXED, REPEATED, ROLLS, Person, Roll, deal_rolls
 from studies.streams.rolls.marking import Scores, marking_gain
 from studies.streams.rolls.points import (
@@ -49,8 +49,9 @@ DATA = {
     "tiny-imagenet": ("tiny-imagenet-subset.zip", False),
 }
 PLAIN, KNOWN, CONTROL = "plain", "known classes", "majority control"
+BURSTS_ONCE = "bursts once"
 CHOICES = ("support 0.05", "support 0.3", "support 0.5", "elsewhere 0.4", "elsewhere 0.6")  # shares with other settings
-METHODS = (PLAIN, "shares", "em", "em, unbounded", CONTROL, KNOWN, *CHOICES)
+METHODS = (PLAIN, "shares", "em", "em, unbounded", CONTROL, KNOWN, BURSTS_ONCE, *CHOICES)
 LOSS = 0.02  # people whose accuracy falls by more are counted
 CODE = ("studies.streams.camera_roll",)
 _SHARES_CODE = (
@@ -59,7 +60,7 @@ _SHARES_CODE = (
     "studies.streams.rivals.shares",
 )
 CODE_OF = {
-    **dict.fromkeys(("shares", *CHOICES), _SHARES_CODE),
+    **dict.fromkeys(("shares", BURSTS_ONCE, *CHOICES), _SHARES_CODE),
     "em": ("studies.streams.rivals.em_shares",),
     "em, unbounded": ("studies.streams.rivals.em_shares",),
 }
@@ -176,7 +177,7 @@ def needs(settings: RollSettings, cell: Cell) -> Needs:
     """Return what the answers of a cell's method depend on."""
     method = str(cell["method"])
     used: dict[str, Any] = {"people": settings.people, "targets": settings.targets}
-    if method == "shares":
+    if method in ("shares", BURSTS_ONCE):
         used["shares"] = asdict(settings.shares)
     elif method.startswith("em"):
         used["em"] = asdict(settings.em)
@@ -272,6 +273,8 @@ def _method(
     """Return a new method for a person."""
     if name == "shares":
         return SharesMethod(knowledge, settings.shares)
+    if name == BURSTS_ONCE:
+        return BurstsOnceMethod(knowledge, settings.shares)
     if name in CHOICES:
         setting, value = name.split()
         changed: dict[str, Any] = {setting: float(value)}

@@ -25,6 +25,7 @@ from studies.streams import camera_roll
 from studies.streams.camera_roll import RollSettings
 from studies.streams.rivals.em_shares import EmSettings, EmShares
 from studies.streams.rivals.method import Knowledge
+from studies.streams.rivals.shares import RECENT, BurstsOnceMethod, SharesMethod
 from studies.streams.rolls import points
 from studies.streams.rolls.dealing import Roll, deal_rolls
 from studies.streams.rolls.drawn import KINDS, draw, drawn_photos, near_copy
@@ -260,6 +261,21 @@ def test_bursts_are_of_near_copies(tiny_encoder, tmp_path):
     copy = Image.open(io.BytesIO(near_copy(first, "a#0")))
     assert near_copy(first, "a#0") == near_copy(first, "a#0") != near_copy(first, "a#1")
     assert 0.89 < copy.width / Image.open(io.BytesIO(first)).width < 0.99
+
+
+def test_a_burst_counts_once_and_a_photo_that_comes_again_later_twice():
+    point = toy_point()
+    (person,) = deal_rolls(point.label, point.pools, point.subject, Roll(4, roll="bursts"), 1, TARGETS, 0)
+    once, singly = BurstsOnceMethod(point.knowledge), SharesMethod(point.knowledge)
+    for method, rows in ((once, person.history), (singly, person.history[::3])):
+        for row in rows.tolist():
+            method.observe(point.features[row], point.logits[row])
+    np.testing.assert_array_equal(once.state.estimate().shares, singly.state.estimate().shares)
+    assert len(once.state) == len(person.history) / 3
+    first, *others = person.history[::3].tolist()
+    for row in [*others[:RECENT], first]:
+        once.observe(point.features[row], point.logits[row])
+    assert len(once.state) == len(person.history) / 3 + RECENT + 1
 
 
 def test_settings_that_fit_no_set_are_errors(tmp_path):
