@@ -25,6 +25,7 @@ from refocus.edge.history.feature_history import FeatureHistory
 from refocus.edge.personal.received_files import read_personal
 from refocus.edge.recognize.album import Report, Row, _write
 from refocus.edge.recognize.explain import Explanation, save_picture
+from refocus.edge.recognize.recognizer import Displayed
 
 PHOTOS = [hashlib.sha256(bytes([number])).hexdigest() for number in range(3)]
 SPACE = hashlib.sha256(b"an encoder").hexdigest()
@@ -236,7 +237,7 @@ EXPLANATION = Explanation("p", (("a", 1.0),), (("a", 1.0),), (("a", 1.0),), trus
 OUTPUTS = {
     "file": lambda path: write_file(path, "text"),
     "export": lambda path: FeatureHistory(path.parent / "a.history.sqlite3").__enter__().export(path),
-    "album": lambda path: _write(Report((Row("a.jpg", (("a", 1.0),), 0.5),), 1), 1, path),
+    "album": lambda path: _write(Report((Row("a.jpg", (Displayed("a", 1.0, 1.0),), 0.5),), 1), 1, path),
     "picture": lambda path: save_picture([EXPLANATION], path),
     "results": lambda path: write_results({"a": 1}, path),
 }
@@ -352,8 +353,8 @@ def test_a_report_follows_no_link_out_of_its_folder(tmp_path):
 
 def test_a_name_that_is_no_text_becomes_valid_json_and_utf8(tmp_path):
     name = os.fsdecode(b"caf\xe9.png")
-    _write(Report((Row(name, (("a", 1.0),), 0.5),), 1), 1, tmp_path / "r.json")
+    _write(Report((Row(name, (Displayed("a", 1.0, 1.0),), 0.5),), 1), 1, tmp_path / "r.json")
     (row,) = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))
     assert os.fsencode(row["file"]) == b"caf\xe9.png"
-    _write(Report((Row(name, (("a", 1.0),), 0.5),), 1), 1, tmp_path / "r.csv")
+    _write(Report((Row(name, (Displayed("a", 1.0, 1.0),), 0.5),), 1), 1, tmp_path / "r.csv")
     assert re.search(r"^caf\\udce9\.png,", (tmp_path / "r.csv").read_text(encoding="utf-8"), re.MULTILINE)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from refocus.edge.recognize.album import answer_album, find_photos
 from refocus.edge.recognize.album_page import Row, album_page
-from refocus.edge.recognize.recognizer import Recognizer
+from refocus.edge.recognize.recognizer import Displayed, Recognizer
 
 HOSTILE = "</script><img src=x onerror=alert(1)>'\"&.png"
 
@@ -78,7 +78,7 @@ def test_the_table_holds_the_answer_of_the_photo_alone(album, bundle, stream):
 
 
 def test_names_and_labels_become_no_markup():
-    row = Row(HOSTILE, ((HOSTILE, 0.9),), 0.5, ((HOSTILE, 0.2),), alone=((HOSTILE, 0.4),))
+    row = Row(HOSTILE, (Displayed(HOSTILE, 0.9, 0.9),), 0.5, ((HOSTILE, 0.2),), alone=((HOSTILE, 0.4),))
     page = album_page(HOSTILE, [row], ((HOSTILE, 0.5),))
     assert "<img src=x" not in page
     assert details(page)[0]["file"] == HOSTILE
@@ -87,8 +87,8 @@ def test_names_and_labels_become_no_markup():
 
 def test_an_answer_that_the_history_changed_is_marked(tmp_path):
     Image.new("RGB", (2000, 1000), "red").save(tmp_path / "large.jpg")
-    changed = Row(str(tmp_path / "large.jpg"), (("cat", 0.9),), 0.5, alone=(("dog", 0.6),))
-    same = Row(str(tmp_path / "gone.jpg"), (("cat", 0.9),), 0.5, alone=(("cat", 0.6),))
+    changed = Row(str(tmp_path / "large.jpg"), (Displayed("cat", 0.9, 0.9),), 0.5, alone=(("dog", 0.6),))
+    same = Row(str(tmp_path / "gone.jpg"), (Displayed("cat", 0.9, 0.9),), 0.5, alone=(("cat", 0.6),))
     page = album_page("album", [changed, same])
     assert re.findall(r'data-kind="(\w+)" id="p\d"', page) == ["changed", "same"]
     assert "the other photos changed the best label of 1" in page
@@ -116,8 +116,8 @@ def test_the_command_writes_a_page_alone(refocus, bundle, photo_file, tmp_path):
 
 
 def test_an_unknown_photo_is_marked_and_keeps_its_best_guess(tmp_path):
-    unknown = Row(str(tmp_path / "a.jpg"), (("modem", 0.3),), 0.5, alone=(("modem", 0.3),), known=False)
-    known = Row(str(tmp_path / "b.jpg"), (("cat", 0.9),), 0.5, alone=(("cat", 0.9),), known=True)
+    unknown = Row(str(tmp_path / "a.jpg"), (Displayed("modem", 0.3, 0.3),), 0.5, alone=(("modem", 0.3),), known=False)
+    known = Row(str(tmp_path / "b.jpg"), (Displayed("cat", 0.9, 0.9),), 0.5, alone=(("cat", 0.9),), known=True)
     page = album_page("album", [unknown, known])
     assert re.findall(r'data-kind="([\w ]+)" id="p\d"', page) == ["same unknown", "same"]
     assert "unknown, perhaps modem" in page
