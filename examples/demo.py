@@ -67,9 +67,14 @@ def refocus(*words: str) -> None:
     subprocess.run([str(Path(sys.executable).with_name("refocus")), *words], check=True)  # noqa: S603
 
 
-def label_of(row: dict[str, Any], answer: str = "answer") -> str:
-    """Return the first label of an answer, or with ``answer="alone"`` of the answer to the photo alone."""
-    return str(row[answer][0][0])
+def label_of(row: dict[str, Any]) -> str:
+    """Return the label of a photo."""
+    return str(row["answer"][0]["label"])
+
+
+def label_alone(row: dict[str, Any]) -> str:
+    """Return the label of the photo without the others."""
+    return str(row["alone"][0][0])
 
 
 def outcome(row: dict[str, Any]) -> str:
@@ -77,7 +82,7 @@ def outcome(row: dict[str, Any]) -> str:
     labels = TRUTH[Path(row["file"]).stem.split("-", 1)[1]]
     if not labels:
         return "unknown"
-    alone, answer = label_of(row, "alone") in labels, label_of(row) in labels
+    alone, answer = label_alone(row) in labels, label_of(row) in labels
     return {(False, True): "corrected", (True, False): "made wrong"}.get(
         (alone, answer), "correct" if answer else "wrong"
     )
@@ -100,7 +105,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def draw(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
     """Draw six photos with their answers before and after: those that changed first, and one that is unknown."""
     order = ("corrected", "made wrong", "wrong", "correct")
-    changed = [row for row in rows if outcome(row) != "unknown" and label_of(row) != label_of(row, "alone")]
+    changed = [row for row in rows if outcome(row) != "unknown" and label_of(row) != label_alone(row)]
     chosen = sorted(changed, key=lambda row: order.index(outcome(row)))[:5]
     chosen += [row for row in rows if outcome(row) == "unknown" and not row["known"]][: 6 - len(chosen)]
     colours = {"corrected": "#15803d", "correct": "#15803d", "unknown": "#6b7280"}
@@ -111,7 +116,7 @@ def draw(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
         with Image.open(folder / Path(row["file"]).name) as photo:
             picture.paste(photo.resize((SIDE, SIDE), Image.Resampling.BICUBIC), (x, y))
         name = label_of(row).split(",")[0] + ("" if row["known"] else " (a guess)")
-        pen.text((x, y + SIDE + 6), f"alone: {label_of(row, 'alone').split(',')[0]}", "#6b7280", font)
+        pen.text((x, y + SIDE + 6), f"alone: {label_alone(row).split(',')[0]}", "#6b7280", font)
         pen.text((x, y + SIDE + 28), name, colours.get(outcome(row), "#b91c1c"), font)
     picture.save(out)
 
