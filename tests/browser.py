@@ -1,6 +1,6 @@
 """The pages of Refocus in Debian's headless Chromium: for tests, and for the pictures of the documentation.
 
-``python -m tests.browser demo`` draws ``docs/pictures/*-page.png`` from a run of ``make demo``.
+``python -m tests.browser demo demo-train`` draws ``docs/pictures/*-page.png`` from the runs of both demos.
 """
 
 from __future__ import annotations
@@ -90,25 +90,20 @@ def bench_page(folder: Path) -> Path:
     return write_report(folder)[0]
 
 
-def main(demo: Path) -> None:
-    """Draws the pictures of the documentation from a run of ``make demo``."""
-    from refocus.edge.recognize import answer_album, find_photos
-    from refocus.edge.recognize.recognizer import Recognizer
-
+def main(demo: Path, train: Path) -> None:
+    """Draw the pictures of the documentation from runs of ``make demo`` and ``make demo-train``."""
     pictures = ROOT / "docs" / "pictures"
     with browser() as driver, tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        with Recognizer.open(demo / "seed-0" / "bundles" / "iciia_t", None) as recognizer:
-            answer_album(recognizer, find_photos([demo / "parity" / "person-0360"]), folder / "album.html")
-        show(driver, folder / "album.html")
+        show(driver, demo / "album.html")
         driver.save_screenshot(str(pictures / "album-page.png"))
-        driver.execute_script("document.querySelector('#grid li[data-kind=changed] button, #grid button').click()")
+        driver.execute_script("document.querySelector('#grid li[data-kind=changed] button').click()")
         driver.save_screenshot(str(pictures / "album-page-photo.png"))
-        show(driver, demo / "report.html")
-        driver.save_screenshot(str(pictures / "demo-page.png"))
-        show(driver, bench_page(folder / "bench"), dark=True)
+        if train.is_dir():
+            show(driver, train / "report.html")
+            driver.save_screenshot(str(pictures / "demo-page.png"))
+        show(driver, bench_page(Path(temporary) / "bench"), dark=True)
         driver.save_screenshot(str(pictures / "bench-page.png"))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -98,6 +98,10 @@ SMALL = {
     f"refocus export timm:{PUBLISHED} --pretrained --photos photos --to onnx:fp32,executorch:w8a8": Small(
         f"--side 64 {UNTRAINED}"
     ),
+    "refocus train iciia run": Small(
+        '--set "data.glyph_clients={{train=48,validation=6,gate=8,test=6}}" --set data.photos_per_client=24 '
+        "--set encoder.epochs=1 --set recipe.epochs=1 --set gate.windows=200"
+    ),
     "refocus train iciia run-of-photos --data photos.zip": Small(SMALL_BACKBONE + SHORT_TRAINING),
     "refocus train iciia run-on-it --data photos.zip --from": Small(SHORT_TRAINING + " --set block.partitions=32"),
     "refocus train taper run --data photos.zip": Small(SMALL_BANK),

@@ -8,7 +8,7 @@ from refocus.cloud_train.evaluate.page import Document, StudyPage, Table, table
 from refocus.cloud_train.evaluate.report import STUDIES as EVALUATIONS
 from studies import iciia
 from studies.banks import growth, tables
-from studies.bench import decoding
+from studies.bench import decoding, default_bundle
 from studies.federated import sensitivity
 from studies.iciia import attention, history_policies, windows
 from studies.streams import camera_roll, few_people, mixed_folder, pages, trade_off
@@ -25,6 +25,7 @@ _MODULES = (
     few_people,
     trade_off,
     decoding,
+    default_bundle,
     windows,
     growth,
 )

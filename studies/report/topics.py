@@ -60,6 +60,7 @@ OF_STUDY = {
     "federated": "federated",
     "sensitivity": "federated",
     "decoding": "cost",
+    "default-bundle": "targets",
 }
 # Documents that are no study, by the field of ``sections.SCHEMAS`` that they have.
 OF_KIND = {
