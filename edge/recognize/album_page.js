@@ -61,8 +61,8 @@ function show(number) {
   else {
     ranking("The photo alone", row.alone, two);
     ranking("The answer, by confidence", row.answer, two);
-    make("p", "Trust in the history: " + percent(row.trust) +
-      (row.moved === null ? "" : ". Class shares moved " + percent(row.moved) + " of the answer") + ".", content);
+    if (row.moved !== null) make("p", "Class shares moved " + percent(row.moved) + " of the answer.", content);
+    if (row.trust || row.moved === null) make("p", "Trust in the history: " + percent(row.trust) + ".", content);
   }
   if (row.rests_on.length) {
     make("h3", "Photos that the answer rests on", content);
