@@ -93,21 +93,27 @@ def summary(rows: list[dict[str, Any]]) -> str:
     found = [outcome(row) for row in rows]
     known, unknown = len(found) - found.count("unknown"), found.count("unknown")
     alone = found.count("correct") + found.count("made wrong")
-    marked = sum(not row["known"] for row, what in zip(rows, found, strict=True) if what == "unknown")
+    guesses = [what for row, what in zip(rows, found, strict=True) if not row["known"]]
     return (
         f"{known} photos of the owner's things: {alone} correct from the photo alone,"
         f" {alone + found.count('corrected') - found.count('made wrong')} with the earlier photos"
         f" ({found.count('corrected')} corrected, {found.count('made wrong')} made wrong)\n"
-        f"{unknown} photos of things without a label: {marked} marked as a guess"
+        f"marked as a guess: {guesses.count('unknown')} of {unknown} photos of things without a label,"
+        f" {len(guesses) - guesses.count('unknown')} of the {known} others"
     )
 
 
 def draw(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
-    """Draw six photos with their answers before and after: those that changed first, and one that is unknown."""
-    order = ("corrected", "made wrong", "wrong", "correct")
-    changed = [row for row in rows if outcome(row) != "unknown" and label_of(row) != label_alone(row)]
-    chosen = sorted(changed, key=lambda row: order.index(outcome(row)))[:5]
-    chosen += [row for row in rows if outcome(row) == "unknown" and not row["known"]][: 6 - len(chosen)]
+    """Draw six photos with their answers, alone and with the earlier photos.
+
+    Three corrected ones, a wrong one (made wrong, if there is such a one), a correct one, and a marked one that has no
+    label.
+    """
+    of = {what: [row for row in rows if outcome(row) == what] for what in ("corrected", "correct", "unknown")}
+    wrong = sorted((row for row in rows if outcome(row) in ("made wrong", "wrong")), key=outcome)
+    sure = [row for row in of["correct"] if row["known"] and label_of(row) == label_alone(row)]
+    unknown = [row for row in of["unknown"] if not row["known"]]
+    chosen = [*of["corrected"][:3], *wrong[:1], *sure[:1], *unknown[:1], *sure[1:]][:6]
     colours = {"corrected": "#15803d", "correct": "#15803d", "unknown": "#6b7280"}
     picture = Image.new("RGB", (3 * (SIDE + MARGIN) + MARGIN, 2 * (SIDE + 64 + MARGIN) + MARGIN), "white")
     pen, font = ImageDraw.Draw(picture), ImageFont.load_default(15)

@@ -9,9 +9,7 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="folder of the run, results.json and report.html")] = Path(
-        "demo-train"
-    ),
+    out: Annotated[Path, typer.Option(help="folder of the run, results.json and report.html")] = Path("demo-train"),
 ) -> None:
     """Train, export and evaluate on the embedded glyphs; write a report.
 

@@ -331,6 +331,12 @@ def _nothing(document: Document) -> tuple[Negative, ...]:
     return ()
 
 
+def _default_bundle(document: Document) -> Iterator[Negative]:
+    for row in document["rows"]:
+        if row["same"] < 1:
+            yield Negative(f"{row['target']} gives {row['same']:.1%} of {row['targets']} photos the label of PyTorch")
+
+
 def _journal(document: Document) -> Iterator[Negative]:
     for row in document["ratios"]:
         ratio = row["ratio"]
@@ -360,6 +366,7 @@ _OF_STUDY: Mapping[str, Callable[[Document], Any]] = {
     "federated": _federated,
     "sensitivity": _nothing,
     "decoding": _decoding,
+    "default-bundle": _default_bundle,
 }
 _OF_KIND: Mapping[str, Callable[[Document], Any]] = {
     "": _evaluation,
