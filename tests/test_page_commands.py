@@ -267,9 +267,9 @@ def demo_folder(tiny_run, bundle, make_bank, tmp_path_factory):
     """A folder with ``demo/`` and ``demo-train/`` as the demos lay them out, of smaller training: a head, and a bank."""
     folder = tmp_path_factory.mktemp("tutorials")
     write_views(folder / "demo" / "photos")
-    shutil.copytree(bundle.folder, folder / "demo" / "seed-0" / "bundles" / "iciia_t")
-    shutil.copytree(tiny_run.folder / "parity", folder / "demo" / "parity")
-    taper = folder / "demo" / "taper" / "seed-0"
+    shutil.copytree(bundle.folder, folder / "demo-train" / "seed-0" / "bundles" / "iciia_t")
+    shutil.copytree(tiny_run.folder / "parity", folder / "demo-train" / "parity")
+    taper = folder / "demo-train" / "taper" / "seed-0"
     shutil.copytree(tiny_run.folder / "parity", taper / "parity")
     streams = read_streams(taper / "parity")
     photos = [path.read_bytes() for path in sorted((taper / "parity").rglob("*.png"))[:8]]
@@ -326,7 +326,7 @@ def fill(page: str, folder: Path, request: pytest.FixtureRequest) -> dict[str, s
             run(page, kind, block, folder, {})
     bundles = {"measure-a-device": ("bundle", "old", "new"), "release-and-update": ("current",)}
     for name in bundles.get(stem, ()):
-        shutil.copytree(folder / "demo" / "seed-0" / "bundles" / "iciia_t", folder / name)
+        shutil.copytree(folder / "demo-train" / "seed-0" / "bundles" / "iciia_t", folder / name)
     if stem == "release-and-update":
         candidate = variant(request.getfixturevalue("bundle"), folder / "candidate", "encoder", "candidate")
         report = {"identity": identity_of(files_of(candidate)), "committed": 400, "returned": 1}

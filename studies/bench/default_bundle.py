@@ -107,8 +107,8 @@ def _exported(target: str, photos: list[Path], cache: Cache) -> tuple[np.ndarray
 def _about(document: page.Document) -> str:
     photos = document["rows"][0]["targets"]
     return (
-        f"The {photos} photos, one of every fifth class, are few and easy: compare targets by them. The published accuracy"
-        " is that of the authors' fp32 and int8 programs on all validation photos of ImageNet."
+        f"The {photos} photos, one of every fifth class, are few and easy: compare targets by them."
+        " The published accuracy is that of the authors' fp32 and int8 programs on all validation photos of ImageNet."
     )
 
 
