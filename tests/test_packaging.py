@@ -133,18 +133,24 @@ def test_two_wheels_alone_make_an_album_of_photos(distributions, tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", f"{wheel}[cpu]", data], check=True, timeout=600)
     (tmp_path / "home").mkdir()
+    photos, expected = bundle / "photos", "Egyptian cat"
+    if os.environ.get("REFOCUS_DATA"):
+        photos, expected = tmp_path / "photos", "flamingo"
+        photos.mkdir()
+        for photo in sorted((Path(os.environ["REFOCUS_DATA"]) / "photos").glob("*.JPEG"))[:50]:
+            shutil.copy(photo, photos)
     environment = {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
     refused = "import socket\ndef refuse(*a, **k): raise RuntimeError('a socket was opened')\nsocket.socket = refuse\n"
     album = (
         f"{refused}import sys\nfrom refocus.edge.commands.app import main\n"
-        f"sys.argv = ['refocus', 'album', {str(bundle / 'photos')!r}, '--html', 'album.html']\nmain()\n"
+        f"sys.argv = ['refocus', 'album', {str(photos)!r}, '--html', 'album.html']\nmain()\n"
     )
     for code in (album, "import importlib.util\nassert importlib.util.find_spec('torch') is None"):
         done = subprocess.run(
             [python, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
         )
         assert done.returncode == 0, done.stderr
-    assert "Egyptian cat" in (tmp_path / "album.html").read_text()
+    assert expected in (tmp_path / "album.html").read_text()
 
 
 @pytest.mark.slow
