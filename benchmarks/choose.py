@@ -12,9 +12,9 @@ from msgspec import structs
 
 from refocus.benchmarks.document.schema import BenchError, Missing
 from refocus.benchmarks.measure import Timings, interleave
-from refocus.benchmarks.measure.target import Target
+from refocus.benchmarks.measure.target import Target, loses_accuracy
 from refocus.benchmarks.run import Plan, targets_of
-from refocus.edge.bundle import Artifact, Bundle
+from refocus.edge.bundle import Bundle
 from refocus.edge.errors import RefocusError
 from refocus.edge.recognize import (
     DEFAULT_TARGET,
@@ -28,7 +28,6 @@ from refocus.edge.recognize import (
 )
 
 ROUNDS = 256
-ACCURACY_LOST = 0.01  # the largest loss of accuracy that a target's measured interval may include
 
 
 def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]) -> ChosenTarget:
@@ -36,7 +35,7 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
 
     The default stays chosen unless another one's interval of the ratio to it lies below 1. A target's answers hold
     where its self-test passes on this machine, its parity passed when it was exported, and, where its accuracy was
-    measured, the interval of the change includes no loss above ``ACCURACY_LOST``; of one person's photos there is no
+    measured, the interval of the change includes no loss above ``MOST_LOST``; of one person's photos there is no
     interval, and the default stays before what was compared with it on them.
 
     Args:
@@ -53,7 +52,7 @@ def choose(folder: Path, plan: Plan, scratch: Path, say: Callable[[str], object]
         say(f"not run here: {absent.what}: {absent.why}")
     some = next(iter(targets.values()))
     head = some.bundle.manifest.head(plan.head).name
-    refused = {name: why for name, target in targets.items() if (why := _why_not(target, head))}
+    refused = {name: why for name, one in targets.items() if (why := loses_accuracy(one.bundle, one.pair, head))}
     failed = {
         row.target: f"its self-test fails here: {row.failures[0]}"
         for row in check(some.bundle, plan.provider, plan.allow_fallback, threads=plan.threads)
@@ -83,7 +82,7 @@ def carry_over(choice: ChosenTarget | None, bundle: Bundle) -> str:
     if choice is None:
         return ""
     try:
-        why = _against(bundle, (choice.runtime, choice.precision), choice.head)
+        why = loses_accuracy(bundle, (choice.runtime, choice.precision), choice.head)
         if not why:
             keep_choice(bundle.folder, structs.replace(choice, manifest=choice_path(bundle.folder).stem))
             return ""
@@ -93,25 +92,6 @@ def carry_over(choice: ChosenTarget | None, bundle: Bundle) -> str:
         f"the chosen target {choice.target} is used no longer: {why}; refocus bench --choose measures again, and"
         f" --runtime {choice.runtime} --precision {choice.precision} goes on with the histories of its features"
     )
-
-
-def _why_not(target: Target, head: str) -> str:
-    return _against(target.bundle, target.pair, head)
-
-
-def _against(bundle: Bundle, pair: tuple[str, str], head: str) -> str:
-    """What the export or `refocus accuracy` found against a target; "" for nothing."""
-    programs: Sequence[Artifact] = [bundle.artifact(role, *pair, head) for role in ("encoder", "head")]
-    for artifact in programs:
-        if artifact.parity is not None and not artifact.parity.passed:
-            return f"the parity of {artifact.file} did not pass when it was exported"
-        found = artifact.accuracy
-        change = found.change if found is not None else None
-        if found is not None and found.reference and change is None and pair != DEFAULT_TARGET:
-            return f"its accuracy was compared with {found.reference} on one person's photos, which give no interval"
-        if change is not None and change[1] < -ACCURACY_LOST:
-            return f"its accuracy may be {-100 * change[1]:.1f} points lower (95 %), at most {100 * ACCURACY_LOST:.0f}"
-    return ""
 
 
 def _timed(targets: Sequence[Target]) -> Timings:

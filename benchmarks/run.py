@@ -18,7 +18,7 @@ from refocus.benchmarks.devices.machine import new_document
 from refocus.benchmarks.document.schema import Accuracy, BenchError, Conditions, Document, Energy, Missing, Mode
 from refocus.benchmarks.measure.accuracy import evaluate, read_labelled, runnable, summarise, without_training_photos
 from refocus.benchmarks.measure.machine_monitor import EVERY_S, StartBelow
-from refocus.benchmarks.measure.target import Target, options_of, read_album, refused
+from refocus.benchmarks.measure.target import Target, fastest, options_of, read_album, refused
 from refocus.benchmarks.measure.timer import DEFAULT, QUICK
 from refocus.benchmarks.rows import cold_start, personal, stages
 from refocus.benchmarks.rows.recorder import Table
@@ -176,6 +176,7 @@ def run(
             finally:  # what was measured is kept where a group is stopped, or fails as nobody foresaw
                 seconds = time.perf_counter() - began
                 document = msgspec.structs.replace(table.added_to(document), seconds=seconds)
+                document = msgspec.structs.replace(document, fastest=(*fastest(chosen, document),))
                 keep(document)
     return document
 

@@ -13,7 +13,7 @@ import msgspec
 from refocus.edge.errors import RefocusError
 from refocus.edge.files import write_file
 
-SCHEMA_VERSION = 2  # 1: Refocus 0.1; the same fields
+SCHEMA_VERSION = 2  # 1: Refocus 0.1; without ``fastest``
 KIND = "refocus bench"
 MAX_DOCUMENT_BYTES = 512 * 1024**2
 ReasonCode = Literal["too few samples", "spread", "drift", "clock", "throttling", "governor", "other load", "lost"]
@@ -366,6 +366,29 @@ class Paired(Strict, frozen=True, kw_only=True):
     by_load: tuple[float, ...]
 
 
+class Fastest(Strict, frozen=True, kw_only=True):
+    """The fastest measured target of a bundle that keeps accuracy.
+
+    Attributes:
+        p50, p99: of the row "whole": one photo from its file to the answer, with a full history.
+        valid: whether that row is.
+        agreement: share of the photos of the export that got the answer of PyTorch; null where it was not measured.
+        peak_bytes: as of :class:`Memory`; null where it was not measured.
+        start_ms: import, cold load and first photo of a fresh process together, the median; null where not measured.
+        refused: targets that were measured and may lose accuracy, and why.
+    """
+
+    bundle: str
+    target: str
+    p50: Percentile
+    p99: Percentile
+    valid: bool
+    agreement: float | None = None
+    peak_bytes: int | None = None
+    start_ms: float | None = None
+    refused: dict[str, str] = {}
+
+
 class Document(Strict, frozen=True, kw_only=True):
     """One run of ``refocus bench``."""
 
@@ -378,6 +401,7 @@ class Document(Strict, frozen=True, kw_only=True):
     seconds: float
     machine: Machine
     photos: Photos
+    fastest: tuple[Fastest, ...] = ()
     ran: tuple[Ran, ...] = ()
     rows: tuple[Row, ...] = ()
     ratios: tuple[Ratio, ...] = ()

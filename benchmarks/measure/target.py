@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from refocus.benchmarks.document.schema import BenchError, Photos, Placed, Ran
+from refocus.benchmarks.document.schema import BenchError, Document, Fastest, Photos, Placed, Ran
 from refocus.benchmarks.measure.accuracy import read_labelled
 from refocus.edge.bundle import Artifact, Bundle
 from refocus.edge.errors import PhotoError
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import PersonalWeightStore
 from refocus.edge.photos import preprocess, read_photo
-from refocus.edge.recognize import Recognizer, find_photos, library_version, profile_path
+from refocus.edge.recognize import DEFAULT_TARGET, Recognizer, find_photos, library_version, profile_path
 from refocus.edge.runtimes import Part, Program, fallback_text, load_program, profile_folder, profiled
 
 MOST_PHOTOS = 64  # in memory at once; they are recognised in turns
 STORED = 256  # photos in a profile that is full
+_START = "import", "cold load", "first photo"  # names of the rows that add up to a start
+MOST_LOST = 0.01  # the largest loss of accuracy that a target's measured interval may include
 _NUMBER_BYTES = 8
 
 
@@ -244,3 +246,46 @@ def refused(ran: Ran) -> str:
     """Why ``--refuse-fallback`` refuses what ran; "" where everything ran where it was asked to."""
     elsewhere = any(not part.asked for part in ran.placement)
     return f"--refuse-fallback: {ran.asked} does not take everything: {ran.fallback}" if elsewhere else ""
+
+
+def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str) -> str:
+    """Return why a target may lose accuracy, or "" if it keeps it.
+
+    The manifest has both: the parity of the export, and the accuracy that ``refocus accuracy`` recorded.
+    """
+    for artifact in (bundle.artifact(role, *pair, head) for role in ("encoder", "head")):
+        if artifact.parity is not None and not artifact.parity.passed:
+            return f"the parity of {artifact.file} did not pass when it was exported"
+        found = artifact.accuracy
+        change = found.change if found is not None else None
+        if found is not None and found.reference and change is None and pair != DEFAULT_TARGET:
+            return f"its accuracy was compared with {found.reference} on one person's photos, which give no interval"
+        if change is not None and change[1] < -MOST_LOST:
+            return f"its accuracy may be {-100 * change[1]:.1f} points lower (95 %), at most {100 * MOST_LOST:.0f}"
+    return ""
+
+
+def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
+    """Yield the fastest measured target of each bundle that keeps accuracy."""
+    rows = {(row.bundle, row.target, row.name): row for row in document.rows if row.group in ("start", "stages")}
+    peaks = {(one.bundle, one.target): one.peak_bytes for one in document.memory}
+    for name, of_bundle in itertools.groupby(targets, key=lambda target: target.name):
+        timed = {t.target_name: t for t in of_bundle if (name, t.target_name, "whole") in rows}
+        refused = {of: why for of, t in timed.items() if (why := loses_accuracy(t.bundle, t.pair, t.head))}
+        whole = {of: rows[name, of, "whole"] for of in timed if of not in refused}
+        best = min(whole, key=lambda of: whole[of].summary.p50.ms, default="")
+        if not best:
+            continue
+        parity = timed[best].bundle.artifact("head", *timed[best].pair, timed[best].head).parity
+        steps = [row.samples_ms for at, row in rows.items() if at[:2] == (name, best) and at[2] in _START]
+        yield Fastest(
+            bundle=name,
+            target=best,
+            p50=whole[best].summary.p50,
+            p99=whole[best].summary.p99,
+            valid=whole[best].verdict.valid,
+            agreement=parity.top1_agreement if parity else None,
+            peak_bytes=peaks.get((name, best)),
+            start_ms=float(np.median(np.sum(steps, axis=0))) if steps else None,
+            refused=refused,
+        )

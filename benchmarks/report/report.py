@@ -14,6 +14,7 @@ from refocus.benchmarks.report.text import (
     RATIO_NOTE,
     cells,
     facts,
+    fastest_lines,
     markdown,
     paired_text,
     ratio_cells,
@@ -77,7 +78,7 @@ def _section(name: str, document: Document) -> str:
     valid = sum(row.verdict.valid for row in document.rows)
     summary = f"{valid} of {len(document.rows)} rows are valid; {document.mode} run of {document.started}"
     parts = [f"<h2>{escape(name)}</h2><p>{escape(summary)}. <code>{escape(document.command)}</code></p>"]
-    parts.append(_list(facts(document)))
+    parts.append(_list([*fastest_lines(document), *facts(document)]))
     if document.paired is not None:
         parts.append(f"<p><strong>{escape(paired_text(document.paired))}</strong></p>")
     if told := [*reasons(document.rows)]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from refocus.benchmarks.document.schema import Document, Paired, Ratio, Row, Verdict
+from refocus.benchmarks.document.schema import Document, Paired, Percentile, Ratio, Row, Verdict
 
 RATIO_HEADINGS = ("group", "what", "over", "ratio", "95 % interval")
 RATIO_NOTE = "in brackets: one of the two rows is not valid"
@@ -15,10 +15,26 @@ HEADINGS = ("group", "what", "at", "p50 ms", "p90", "p99", "p99.9", "samples", "
 def cells(row: Row) -> tuple[str, ...]:
     """One row, a cell per heading. A percentile that the samples do not support stands in brackets."""
     s = row.summary
-    points = (s.p50, s.p90, s.p99, s.p99_9)
-    shown = tuple(milliseconds(p.ms) if p.supported else f"({milliseconds(p.ms)})" for p in points)
+    shown = tuple(map(_point, (s.p50, s.p90, s.p99, s.p99_9)))
     per_photo = f"{row.name}, {row.photos} photos" if row.photos > 1 else row.name
     return (row.group, per_photo, row.at, *shown, str(s.count), verdict_text(row.verdict))
+
+
+def _point(percentile: Percentile) -> str:
+    return milliseconds(percentile.ms) if percentile.supported else f"({milliseconds(percentile.ms)})"
+
+
+def fastest_lines(document: Document) -> Iterator[str]:
+    """Yield the figures of the fastest target of each bundle."""
+    for one in document.fastest:
+        same = "parity not measured" if one.agreement is None else f"{one.agreement:.1%} of answers as in PyTorch"
+        yield f"{one.bundle}: fastest target that keeps accuracy: {one.target} ({same})"
+        valid = "valid" if one.valid else "not valid"
+        yield f"  photo to answer: p50 {_point(one.p50)} ms, p99 {_point(one.p99)} ms ({valid})"
+        memory = f"{one.peak_bytes / 1e6:.0f} MB at most" if one.peak_bytes else "not measured"
+        start = f"{milliseconds(one.start_ms)} ms to the first answer" if one.start_ms else "not measured"
+        yield f"  memory: {memory}; start: {start}"
+        yield from (f"  not taken: {target}: {why}" for target, why in one.refused.items())
 
 
 def ratio_cells(r: Ratio, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -89,6 +105,8 @@ def print_document(document: Document) -> None:
 
     console = Console()
     console.width = max(console.width, 130)  # a row in pieces cannot be read
+    for line in fastest_lines(document):
+        console.print(line, highlight=False, markup=False)
     for bundle, target in dict.fromkeys((row.bundle, row.target) for row in document.rows):
         table = Table(*HEADINGS, title=f"{bundle} {target}")
         for row in document.rows:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from refocus.benchmarks.devices.energy import EnergyMeter, energy_of
 from refocus.benchmarks.devices.machine import describe
 from refocus.benchmarks.document.schema import BenchError, Conditions, decode_document, read_document, write_document
 from refocus.benchmarks.measure.machine_monitor import MachineMonitor, StartBelow
-from refocus.benchmarks.measure.target import Target, read_album
+from refocus.benchmarks.measure.target import Target, fastest, read_album
+from refocus.benchmarks.report.text import fastest_lines
 from refocus.benchmarks.rows import cold_start, stages
 from refocus.benchmarks.rows.recorder import Table
 from refocus.benchmarks.run import GROUPS, Labelled, Plan, run, targets_of
@@ -381,3 +383,45 @@ def test_the_page_of_the_format_has_every_field_and_no_other():
              if isinstance(kind, type) and issubclass(kind, schema.Strict) and kind is not schema.Strict}  # fmt: skip
     assert described == {name: {field.name for field in msgspec.structs.fields(kind)} for name, kind in types.items()}
     assert f"`schema_version` is {schema.SCHEMA_VERSION}" in text
+
+
+def test_the_fastest_target_that_keeps_accuracy_is_the_first_thing_that_is_printed(document, bundle, capsys):
+    (first,) = document.fastest
+    whole, start = rows(document, "stages")["whole", ""], rows(document, "start")
+    assert (first.target, first.p50, first.valid) == ("onnxruntime:fp32", whole.summary.p50, False)
+    assert first.agreement == bundle.artifact("head", "onnxruntime").parity.top1_agreement
+    assert first.peak_bytes == document.memory[0].peak_bytes
+    steps = [start[name, ""].samples_ms[0] for name in ("import", "cold load", "first photo")]
+    assert first.start_ms == pytest.approx(sum(steps))
+    _deliver(document, None, as_json=False)
+    printed = capsys.readouterr().out.splitlines()
+    assert "fastest target that keeps accuracy: onnxruntime:fp32 (" in printed[0]
+    assert [line.split()[0] for line in printed[1:3]] == ["photo", "memory:"]
+    _deliver(structs.replace(document, fastest=()), None, as_json=False)
+    assert "fastest" not in capsys.readouterr().out
+
+
+def test_a_faster_target_that_may_lose_accuracy_is_named_and_not_taken(document, bundle):
+    failed = tuple(
+        structs.replace(a, precision="w8", parity=a.parity and structs.replace(a.parity, passed=False))
+        for a in bundle.manifest.artifacts
+    )
+    lossy = replace(bundle, manifest=structs.replace(bundle.manifest, artifacts=failed))
+    name, album, folder = bundle.folder.name, read_album(bundle, None), bundle.folder
+    good = Target(name, bundle, ("onnxruntime", "fp32"), album, folder)
+    quicker = Target(name, lossy, ("onnxruntime", "w8"), album, folder)
+    whole = rows(document, "stages")["whole", ""]
+    point = structs.replace(whole.summary.p50, ms=whole.summary.p50.ms / 2)
+    twice = structs.replace(whole, target="onnxruntime:w8", summary=structs.replace(whole.summary, p50=point))
+    (found,) = fastest([good, quicker], structs.replace(document, rows=(*document.rows, twice)))
+    assert (found.target, [*found.refused]) == ("onnxruntime:fp32", ["onnxruntime:w8"])
+    assert not [*fastest([quicker], structs.replace(document, rows=(twice,)))]
+
+
+def test_what_was_not_timed_is_said_to_be_not_measured(document, bundle):
+    target = Target(bundle.folder.name, bundle, ("onnxruntime", "fp32"), read_album(bundle, None), bundle.folder)
+    alone = structs.replace(document, rows=tuple(rows(document, "stages").values()), memory=())
+    (found,) = fastest([target], alone)
+    told = [*fastest_lines(structs.replace(alone, fastest=(found,)))]
+    assert told[2] == "  memory: not measured; start: not measured"
+    assert not [*fastest([target], structs.replace(alone, rows=()))]

@@ -13,6 +13,7 @@ from refocus.benchmarks import choose as choosing
 from refocus.benchmarks.choose import choose
 from refocus.benchmarks.document.schema import BenchError
 from refocus.benchmarks.measure import Timings
+from refocus.benchmarks.measure.target import loses_accuracy
 from refocus.benchmarks.run import Plan
 from refocus.edge.bundle.manifest import Accuracy, Parity
 from refocus.edge.recognize.chosen_target import Measured, read_choice
@@ -69,15 +70,15 @@ def test_a_target_that_fails_its_self_test_here_is_not_chosen(bundle, tmp_path, 
      ({"accuracy": ACCURACY.__class__(**{**{n: getattr(ACCURACY, n) for n in ACCURACY.__struct_fields__}, "change": (0.0, -0.005, 0.01)})}, "")],
 )  # fmt: skip
 def test_what_export_and_accuracy_found_decides_too(about, why):
-    found = choosing._why_not(fake_target(**about), "iciia_t")
+    target = fake_target(**about)
+    found = loses_accuracy(target.bundle, target.pair, "iciia_t")
     assert (why in found) if why else found == ""
 
 
 def test_the_default_stays_before_a_target_that_was_compared_on_one_person_s_photos():
     compared = fake_target(accuracy=structs.replace(ACCURACY, people=1, reference=OTHER))
-    assert "no interval" in choosing._why_not(compared, "iciia_t")
-    compared.pair = choosing.DEFAULT_TARGET
-    assert choosing._why_not(compared, "iciia_t") == ""
+    assert "no interval" in loses_accuracy(compared.bundle, compared.pair, "iciia_t")
+    assert loses_accuracy(compared.bundle, choosing.DEFAULT_TARGET, "iciia_t") == ""
 
 
 @pytest.mark.parametrize(
