@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -12,10 +13,13 @@ import typer
 
 from refocus.edge.commands import EXPORT, PARTLY, Json, numbers, print_json, print_result
 from refocus.export.hub_commands import pull, push
-from refocus.export.settings import ExportSettings
+from refocus.export.settings import ExportSettings, parse_arguments
 
 if TYPE_CHECKING:
     from refocus.export.bundle import Exported
+
+
+logger = logging.getLogger(__name__)
 
 
 def register(app: typer.Typer) -> None:
@@ -102,8 +106,6 @@ def export(
     from refocus.export.library_output import ended_by_sigterm, kept_apart
 
     with ended_by_sigterm(), kept_apart(verbose) as say:
-        from refocus.export.program.sources import parse_arguments
-
         settings = ExportSettings(
             **{field.name: flags[field.name] for field in fields(ExportSettings)}
             | {
@@ -146,7 +148,9 @@ def _print_outcomes(exported: Exported, out: Path, as_json: bool) -> None:
         typer.echo(f"bundle: {out}")
     for outcome in exported.outcomes:
         if outcome.status != "written":
-            logging.getLogger("refocus.export").warning(f"{outcome.target}: {outcome.status}: {outcome.reason}")
+            logger.warning(f"{outcome.target}: {outcome.status}: {outcome.reason}")
+    if not as_json and any(a.role == "encoder" and not a.parity_note for a in manifest.artifacts):
+        logger.info(f"next: refocus album {shlex.quote(str(out))} ~/Pictures --html album.html")
     if not exported.complete:
         raise typer.Exit(PARTLY)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from refocus.export.errors import ExportError
-from refocus.export.settings import PERSONALISE, ExportSettings
+from refocus.export.settings import PERSONALISE, ExportSettings, is_network
 
 if TYPE_CHECKING:
     from refocus.export.bundle import Export, Exported
     from refocus.export.bundle.first_divergence import Bisection
     from refocus.export.parity.photos import Streams
-    from refocus.export.program import Checkpoint
+    from refocus.export.program import Checkpoint, Network
 
 CALIBRATION_STREAMS = 4  # that the photos of a network are dealt to
 Say = Callable[[str], object]
@@ -35,10 +35,13 @@ def export(settings: ExportSettings, say: Say = lambda line: None) -> Exported:
         ParityError: no target computes what PyTorch computes.
         CheckpointError: a checkpoint cannot be used.
     """
+    from refocus.edge.bundle import Bundle
+
+    Bundle.check_replaceable(settings.out)
+    loaded, asked, streams, name = _prepared(settings, say)
     from refocus.export.bank.write import builder_of, export_bank_targets
     from refocus.export.bundle import export_targets
 
-    loaded, asked, streams, name = _prepared(settings, say)
     if builder_of(loaded[0]) is not None:
         if len(loaded) > 1:
             raise ExportError(f"{loaded[0].path} holds a bank; export it alone")
@@ -52,11 +55,11 @@ def bisect(settings: ExportSettings) -> list[Bisection]:
     Raises:
         ExportError: as of :func:`export`; or the checkpoint holds a bank.
     """
+    loaded, asked, streams, _ = _prepared(settings, lambda line: None)
     from refocus.export.bank.write import builder_of
     from refocus.export.bundle import first_divergence
     from refocus.export.bundle.artifacts import heads_alone
 
-    loaded, asked, streams, _ = _prepared(settings, lambda line: None)
     if builder_of(loaded[0]) is not None:
         raise ExportError(f"--bisect: {loaded[0].path} holds a bank, whose parity names program and target alone")
     whole = [target for target in asked.targets if heads_alone(target)]
@@ -67,33 +70,29 @@ def bisect(settings: ExportSettings) -> list[Bisection]:
 
 def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Export, Streams, str]:
     """Checkpoints, what is asked of the export, photos, and the bundle's name."""
+    network, opset, photos, calibration = _checked(settings)
     from refocus.export.bank.write import builder_of
     from refocus.export.bundle import Export
     from refocus.export.bundle.attempt import Attempt
     from refocus.export.parity.limits import parse_limits
-    from refocus.export.parity.photos import FEWEST_PHOTOS, pooled_streams, read_streams
+    from refocus.export.parity.photos import read_streams
     from refocus.export.program import checkpoint_of, load_checkpoint
     from refocus.export.targets import needs_ranges
 
-    if settings.personalise not in PERSONALISE:
-        raise ExportError(f"--personalise {settings.personalise}: expected head or shares, or leave it out")
-    limits, opset = parse_limits(settings.max_deviation), parse_opset(settings.opset)
-    attempt = Attempt(settings.to, partial=True)  # what is misspelt is told before anything is loaded
-    network, shares = _only_network(settings, say), settings.personalise == "shares"
-    if network is not None and settings.photos is not None:
-        loaded, run, name = [checkpoint_of(network)], settings.photos, settings.name or network.name
-        streams = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
-        _compare_labels(streams, network.labels, say)
+    name, shares, run = settings.name, settings.personalise == "shares", Path()
+    if network and photos is not None:
+        opened = _open(network, settings, say)
+        loaded, streams, name = [checkpoint_of(opened)], photos, name or opened.name
+        _compare_labels(streams, opened.labels, say)
     else:
         loaded = [load_checkpoint(Path(path), settings.form, settings.window) for path in settings.models]
-        name = settings.name
         run = (loaded[0] if builder_of(loaded[0]) else loaded[0].required("encoder")).path.resolve().parent
-        streams = read_streams(settings.photos or run / "parity")
+        streams = photos or read_streams(run / "parity")
         if not (settings.personalise or settings.form):
             loaded, shares = _as_delivered(loaded, say)
-    ranges = None
+    limits, attempt, ranges = parse_limits(settings.max_deviation), Attempt(settings.to, partial=True), None
     if any(needs_ranges(target) for target in attempt.left) and builder_of(loaded[0]) is None:
-        ranges = _calibration_streams(settings.calibration, run, network is not None)
+        ranges = calibration or read_streams(run / "calibration", "--calibration")
     asked = Export(
         settings.to,
         opset,
@@ -107,6 +106,30 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         shares=shares,
     )
     return loaded, asked, streams, name
+
+
+def _checked(settings: ExportSettings) -> tuple[str, int, Streams | None, Streams | None]:
+    """Check what can be checked before PyTorch and the targets are imported.
+
+    Returns:
+        The network, or "" for checkpoints; the opset; photos for parity and for calibration, or None for the run's own.
+    """
+    from refocus.export.parity.photos import FEWEST_PHOTOS, pooled_streams, read_streams
+    from refocus.export.targets import check_name, parse_opset
+
+    if settings.personalise not in PERSONALISE:
+        raise ExportError(f"--personalise {settings.personalise}: expected head or shares, or leave it out")
+    for target in settings.to:
+        check_name(target)
+    network, opset, photos, calibration = _network_in(settings), parse_opset(settings.opset), None, None
+    if network and settings.photos is not None:
+        photos = pooled_streams(settings.photos, fewest=FEWEST_PHOTOS)
+        flag = "--calibration" if settings.calibration else "--photos"
+        calibration = pooled_streams(settings.calibration or settings.photos, flag, CALIBRATION_STREAMS)
+    else:
+        photos = read_streams(settings.photos) if settings.photos else None
+        calibration = read_streams(settings.calibration, "--calibration") if settings.calibration else None
+    return network, opset, photos, calibration
 
 
 def _compare_labels(streams: Streams, labels: tuple[str, ...], say: Say) -> None:
@@ -153,59 +176,53 @@ def _no_better(delivery: dict[str, Any]) -> str:
     )
 
 
-def _calibration_streams(calibration: Path | None, run: Path, pooled: bool) -> Streams:
-    """Photos for calibrated ranges: those asked for, else the run's own; of a network, any photos dealt to streams."""
-    from refocus.export.parity.photos import pooled_streams, read_streams
-
-    if pooled:
-        return pooled_streams(calibration or run, "--calibration" if calibration else "--photos", CALIBRATION_STREAMS)
-    return read_streams(calibration or run / "calibration", "--calibration")
-
-
-def _only_network(settings: ExportSettings, say: Say) -> Any:
-    """The network that the settings name; None where they name checkpoints.
+def _network_in(settings: ExportSettings) -> str:
+    """Return the network that the settings name, or "" for checkpoints.
 
     Raises:
-        ExportError: a network beside something else, without photos, or settings of a network for checkpoints.
+        ExportError: a network with another model, without photos, settings of a network for checkpoints, or a file is
+            missing.
     """
-    from refocus.export.program import RANDOM, NetworkSettings, open_network
-    from refocus.export.program.sources import PROBABILITIES, is_network
-
-    preprocessing = {n: list(v) for n, v in (("mean", settings.mean), ("std", settings.std)) if v is not None}
-    own = NetworkSettings(
-        settings.pretrained,
-        settings.checkpoint,
-        settings.backbone_arguments,
-        settings.labels,
-        preprocessing,
-        settings.side,
-    )
     named = [model for model in settings.models if is_network(model)]
     if not settings.models:
         raise ExportError("no checkpoint and no network was given; give one, such as timm:NAME")
     if not named:
         for model in settings.models:
             _require_checkpoint(model)
-        if own != NetworkSettings():
+        names = "pretrained", "checkpoint", "backbone_arguments", "labels", "side", "mean", "std"
+        if any(getattr(settings, name) for name in names):
             raise ExportError(
                 f"{settings.models[0]}: --pretrained, --checkpoint, --backbone-arguments, --labels, --side, --mean and"
                 " --std are of a network, as timm:NAME, module:function or FILE.pt2"
             )
-        return None
-    if len(settings.models) > 1:
+    elif len(settings.models) > 1:
         raise ExportError(f"{named[0]} is a network; export it alone")
-    if settings.window:
+    elif settings.window:
         raise ExportError(f"--window {settings.window}: {named[0]} is a network, which has no attention window")
-    if settings.photos is None:
+    elif settings.photos is None:
         raise ExportError(f"{named[0]}: give real photos with --photos, on which it is compared with PyTorch")
-    network = open_network(named[0], own)
+    files = [("", Path(model)) for model in settings.models if model.endswith((".pt2", ".safetensors"))]
+    for flag, file in (*files, ("--checkpoint ", settings.checkpoint), ("--labels ", settings.labels)):
+        if file is not None and not file.exists():
+            raise ExportError(f"{flag}{file}: no such file")
+    return named[0] if named else ""
+
+
+def _open(name: str, settings: ExportSettings, say: Say) -> Network:
+    """Open a network; report random weights and outputs as probabilities."""
+    from refocus.export.program import RANDOM, NetworkSettings, open_network
+    from refocus.export.program.sources import PROBABILITIES
+
+    preprocessing = {n: list(v) for n, v in (("mean", settings.mean), ("std", settings.std)) if v is not None}
+    weights = settings.pretrained, settings.checkpoint, settings.backbone_arguments
+    network = open_network(name, NetworkSettings(*weights, settings.labels, preprocessing, settings.side))
     if network.source.get("weights") == RANDOM:
         logging.getLogger("refocus.export").warning(
-            f"{named[0]}: its weights are random, because neither --pretrained nor --checkpoint was given; the bundle"
+            f"{name}: its weights are random, because neither --pretrained nor --checkpoint was given; the bundle"
             " is good for measuring time, not for recognising"
         )
     if network.source.get("outputs") == PROBABILITIES:
-        say(f"{named[0]} gives probabilities; the bundle holds their logarithms, as what follows expects logits")
+        say(f"{name} gives probabilities; the bundle holds their logarithms, as what follows expects logits")
     return network
 
 
@@ -228,18 +245,3 @@ def _checkpoints_in(folder: Path) -> str:
     files = [*folder.glob("*.safetensors"), *folder.glob("*/*.safetensors")]
     found = sorted(str(file) for file in files if file.with_suffix(".json").is_file())
     return f"; did you mean {' or '.join(found[:3])}?" if found else ""
-
-
-def parse_opset(text: str) -> int:
-    """``18`` or ``jetpack6`` -> the opset.
-
-    Raises:
-        ExportError: neither.
-    """
-    from refocus.export.targets.onnx import OPSETS, PRESETS
-
-    if text in PRESETS:
-        return PRESETS[text]
-    if text.isdigit() and int(text) in OPSETS:
-        return int(text)
-    raise ExportError(f"--opset {text}: expected one of {', '.join(map(str, [*OPSETS, *PRESETS]))}")

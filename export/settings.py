@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from refocus.export.errors import ExportError
 
 PERSONALISE = "", "head", "shares"  # values of ``ExportSettings.personalise``
 
@@ -68,3 +71,37 @@ class ExportSettings:
         for name in ("out", "photos", "calibration", "checkpoint", "labels"):
             if isinstance(getattr(self, name), str):
                 object.__setattr__(self, name, Path(getattr(self, name)))
+
+
+def is_network(text: str) -> bool:
+    """Return whether an argument of ``refocus export`` names a network.
+
+    Others name a checkpoint of ``refocus train``.
+    """
+    return text.endswith(".pt2") or (":" in text and not Path(text).exists())
+
+
+def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
+    """Parse keyword arguments from ``pad_type=same,drop_rate=0.1`` or JSON.
+
+    Numbers and booleans are converted.
+
+    Raises:
+        ExportError: a part is not NAME=VALUE.
+    """
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ExportError(f"{flag} {text}: not a JSON object ({error})") from None
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    if not all(name and sign for name, sign, _ in pairs):
+        raise ExportError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
+    return {name: _value(text) for name, _, text in pairs}
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

@@ -51,7 +51,7 @@ def arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
         UsageError: a part is not NAME=VALUE.
     """
     from refocus.export.errors import ExportError
-    from refocus.export.program import parse_arguments
+    from refocus.export.settings import parse_arguments
 
     try:
         return parse_arguments(text, flag)

@@ -33,12 +33,14 @@ Result = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...], Written]
 class WorkerProcess(AbstractContextManager["WorkerProcess"]):
     """One process, started when it is first needed and gone with the ``with`` block.
 
-    While it is there, torch has one thread in each of the two: their pools would spin against each other.
+    While it is there, PyTorch has one thread in each of the two. Threads that wait for each other spin: photo by photo
+    they take more processor time than they save.
     """
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
         self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         self._started: dict[Path, Future[Result]] = {}
 
     def start(self, job: Job, settings: Settings) -> None:
@@ -46,7 +48,6 @@ class WorkerProcess(AbstractContextManager["WorkerProcess"]):
         if self._pool is None:
             # A fresh interpreter: torch's threads do not survive a fork.
             self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-            torch.set_num_threads(1)
         rows = [[value.numpy() for value in row] for row in settings.calibration]
         about = job.checkpoint.path, job.checkpoint.form, job.checkpoint.window, job.program.role, job.name
         self._started[job.path] = self._pool.submit(_write, *about, replace(settings, calibration=()), rows, job.path)

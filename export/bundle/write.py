@@ -32,6 +32,7 @@ from refocus.export.parity.parity import Reference
 from refocus.export.parity.photos import Streams
 from refocus.export.program.capture import capture_freest
 from refocus.export.program.checkpoint import Checkpoint
+from refocus.export.program.eager_recognizer import Remembered
 from refocus.export.program.program import TorchProgram
 from refocus.export.targets import TAKE_PERSONAL, Written, needs_ranges, refused
 
@@ -79,6 +80,7 @@ def export_targets(
     if len({stem for stem, _, _ in heads}) < len(heads):
         raise ExportError("two heads have the same file name; give each head a unique one")
     preprocessing, programs = encoder.preprocessing, [("", checkpoints[0], encoder), *heads]
+    eager = replace(encoder, module=Remembered(encoder.module))
 
     def write(folder: Path) -> None:
         jobs = [
@@ -89,13 +91,13 @@ def export_targets(
         ]
         with WorkerProcess() as worker:
             _start(worker, [job for job in jobs if not job.needs_ranges], export, None)
-            models = [Model(stem, c, program, Reference(encoder, program, streams)) for stem, c, program in heads]
+            models = [Model(stem, c, program, Reference(eager, program, streams)) for stem, c, program in heads]
             calibration = None
             if any(job.needs_ranges for job in jobs):
-                calibration = Calibration.collect(encoder, [m.program for m in models], export.calibration)
+                calibration = Calibration.collect(eager, [m.program for m in models], export.calibration)
             _start(worker, [job for job in jobs if job.needs_ranges], export, calibration)
             artifacts = _write_all(jobs, worker, preprocessing, export, calibration, attempt)
-            bundle = prove(folder, name or models[0].name, artifacts, encoder, models, export, streams, worker, attempt)
+            bundle = prove(folder, name or models[0].name, artifacts, eager, models, export, streams, worker, attempt)
         if export.head_only:
             _leave_encoder_out(bundle)
 

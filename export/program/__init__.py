@@ -29,7 +29,7 @@ from refocus.export.program.program import (
     photo_encoder,
     tensors,
 )
-from refocus.export.program.sources import RANDOM, Found, NetworkSettings, misfit, open_network, parse_arguments
+from refocus.export.program.sources import RANDOM, Found, NetworkSettings, misfit, open_network
 
 __all__ = [
     "PLAIN_FORM",
@@ -55,7 +55,6 @@ __all__ = [
     "load_checkpoint",
     "misfit",
     "open_network",
-    "parse_arguments",
     "photo_encoder",
     "programs_of",
     "save_checkpoint",

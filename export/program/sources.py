@@ -84,11 +84,6 @@ class Found:
     versions: Mapping[str, Any] = field(default_factory=dict)
 
 
-def is_network(text: str) -> bool:
-    """Whether an argument of ``refocus export`` names a network, not a checkpoint of ``refocus train``."""
-    return text.endswith(".pt2") or (":" in text and not Path(text).exists())
-
-
 def open_network(text: str, settings: NetworkSettings) -> Network:
     """The network that ``text`` names, with its weights.
 
@@ -281,27 +276,3 @@ def _saved_program(path: Path, settings: NetworkSettings) -> Found:
     for name in ("train", "eval"):  # the program's own refuse every call; a module's, behind them, change nothing
         vars(module).pop(name, None)
     return Found(module, stated, versions={"program_sha256": digest})
-
-
-def parse_arguments(text: str, flag: str = "--backbone-arguments") -> dict[str, Any]:
-    """``pad_type=same,drop_rate=0.1``, or a JSON object -> keyword arguments, numbers and booleans read as such.
-
-    Raises:
-        ExportError: a part is no NAME=VALUE.
-    """
-    if text.startswith("{"):
-        try:
-            return dict(json.loads(text))
-        except ValueError as error:
-            raise ExportError(f"{flag} {text}: not a JSON object ({error})") from None
-    pairs = [part.partition("=") for part in text.split(",") if part]
-    if not all(name and sign for name, sign, _ in pairs):
-        raise ExportError(f"{flag} {text}: expected NAME=VALUE pairs separated by commas")
-    return {name: _value(text) for name, _, text in pairs}
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text

@@ -6,15 +6,17 @@ import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, cast
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, cast
 
 from refocus.edge.bundle import PRECISIONS, PersonalFile, PlacedTensor, Placement, find_precision
 from refocus.edge.registry import Registry
 from refocus.export.errors import ExportError, TargetUnavailable
-from refocus.export.program.program import TorchProgram
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from refocus.export.program.program import TorchProgram
 
 GROUP = "refocus.targets"
 # Target name -> its module, which offers what :class:`Target` says. Targets of other packages are entry points of the
@@ -29,6 +31,10 @@ _OWN = {
 }
 TARGETS: Registry[str] = Registry(_OWN, GROUP, lambda entry: entry.value)
 DEFAULT_OPSET = 18
+# Opset of ONNX files -> the oldest ONNX Runtime and the oldest TensorRT that read it.
+OPSETS = {17: ("1.12", "8.5"), 18: ("1.14", "10.0"), 19: ("1.15", "10.0"), 20: ("1.17", "10.0"), 21: ("1.18", "10.8")}
+# What a Jetson's system image brings -> the newest opset that its TensorRT reads.
+PRESETS = {"jetpack5": 17, "jetpack6": 18, "jetpack7": 20}
 QUANTISATION = "quantisation"  # member of a recipe: how weights and activations were quantised
 NO_CALIBRATION = "w8a8 needs calibration photos: give --calibration, one folder of photos per person"
 TAKE_PERSONAL = ("onnx:fp32", "onnx:fp16", "executorch:fp32")  # of programs with tensors of each person inside
@@ -99,6 +105,32 @@ def _extra(target: str) -> str:
     return "export" if library == "onnx" else library
 
 
+def parse_opset(text: str) -> int:
+    """``18`` or ``jetpack6`` -> the opset.
+
+    Raises:
+        ExportError: neither.
+    """
+    if text in PRESETS:
+        return PRESETS[text]
+    if text.isdigit() and int(text) in OPSETS:
+        return int(text)
+    raise ExportError(f"--opset {text}: expected one of {', '.join(map(str, [*OPSETS, *PRESETS]))}")
+
+
+def check_name(name: str) -> None:
+    """Check a target and its precision without the library of the target.
+
+    Raises:
+        ExportError: there is no such target, or no such precision.
+    """
+    target, _, precision = name.partition(":")
+    if target not in TARGETS:
+        raise ExportError(f"--to {name}: unknown target '{target}'; choose from {', '.join(TARGETS)}")
+    if precision and not find_precision(precision, PRECISIONS):
+        raise refused(name, list(PRECISIONS), "Refocus")
+
+
 def find_target(name: str) -> tuple[Target, str]:
     """``onnx`` or ``onnx:fp32`` -> the target and the precision, by its present name where an old one is given.
 
@@ -106,9 +138,8 @@ def find_target(name: str) -> tuple[Target, str]:
         TargetUnavailable: its library is missing.
         ExportError: unknown, or a precision the target does not offer.
     """
+    check_name(name)
     target, _, precision = name.partition(":")
-    if target not in TARGETS:
-        raise ExportError(f"--to {name}: unknown target '{target}'; choose from {', '.join(TARGETS)}")
     try:
         module = cast(Target, importlib.import_module(TARGETS[target]))
     except ModuleNotFoundError as error:

@@ -197,6 +197,9 @@ class _Quantizer(XNNPACKQuantizer):  # type: ignore[misc]  # the library is not 
         modules: names of the modules.
     """
 
+    # Batch norms are folded before. The library traces an example of each pattern that has one, which takes seconds.
+    SUPPORTED_PATTERNS = [p for p in XNNPACKQuantizer.SUPPORTED_PATTERNS if "bn" not in p.name]  # noqa: RUF012
+
     def __init__(self, modules: tuple[str, ...]) -> None:
         super().__init__()
         self.modules, self.layers = modules, 0

@@ -24,17 +24,13 @@ from refocus.edge.runtimes import ONNX_PROGRAM
 from refocus.export.errors import ExportError, NothingToQuantise, told
 from refocus.export.program.capture import quiet
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import NO_CALIBRATION, QUANTISATION, Settings, Written
+from refocus.export.targets import NO_CALIBRATION, OPSETS, QUANTISATION, Settings, Written
 from refocus.export.targets.external_weights import WEIGHTS_BIN, as_personal, externalise, probes
 
 RUNTIME = "onnxruntime"
 SUFFIX = ".onnx"
 PRECISIONS = ("fp32", "fp16", "w8a8", "w8")
 
-# Opset -> the oldest ONNX Runtime and the oldest TensorRT that read it.
-OPSETS = {17: ("1.12", "8.5"), 18: ("1.14", "10.0"), 19: ("1.15", "10.0"), 20: ("1.17", "10.0"), 21: ("1.18", "10.8")}
-# What a Jetson's system image brings -> the newest opset that its TensorRT reads.
-PRESETS = {"jetpack5": 17, "jetpack6": 18, "jetpack7": 20}
 OLDEST_EXPORTED = 18  # by torch's exporter
 OLDEST_RUNTIME = "1.20"  # of what `edge` supports at all
 

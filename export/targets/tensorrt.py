@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from refocus.export.program.program import TorchProgram
-from refocus.export.targets import QUANTISATION, Settings, Written
+from refocus.export.targets import OPSETS, QUANTISATION, Settings, Written
 from refocus.export.targets import onnx as onnx_target
 
 RUNTIME = "tensorrt"
@@ -35,7 +35,7 @@ def write(program: TorchProgram, captured: torch.export.ExportedProgram, setting
 
 
 def min_runtime_version(settings: Settings) -> str:
-    return max("10.0", onnx_target.OPSETS[settings.opset][1], key=lambda v: [int(n) for n in v.split(".")])
+    return max("10.0", OPSETS[settings.opset][1], key=lambda v: [int(n) for n in v.split(".")])
 
 
 def file_name(stem: str, precision: str) -> str:

@@ -6,6 +6,8 @@ import csv
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -103,6 +105,7 @@ def made(place, refocus, tmp_path_factory):
 def test_a_network_becomes_a_bundle_that_answers_as_it_does(made, place, tmp_path):
     done, bundle = made
     assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == f"next: refocus album {bundle.folder} ~/Pictures --html album.html"
     assert bundle.manifest.name == "net"
     assert bundle.manifest.heads[0].labels == LABELS
     assert bundle.manifest.heads[0].training["network"].endswith("net.pt2")
@@ -246,6 +249,39 @@ def test_what_may_have_been_meant_is_said(place, monkeypatch, tmp_path, model, m
     with pytest.raises(RefocusError, match=re.escape(message)):
         export_settings(ExportSettings([model], tmp_path / "bundle"))
     assert not any(tmp_path.iterdir())
+
+
+EARLY = """
+import sys
+from refocus.export import ExportSettings, export
+for change in CHANGES:
+    try:
+        export(ExportSettings(**{"models": "package:efficientnet-lite0", "out": "new", "photos": "photos", **change}))
+    except Exception as error:
+        print(error)
+print({"torch", "timm", "onnx", "onnxruntime", "executorch"} & {*sys.modules})
+"""
+
+
+def test_a_misspelt_path_or_name_is_refused_before_anything_heavy_is_imported(place):
+    wrong = {
+        "--photos fotos": {"photos": "fotos"},
+        "--calibration fotos": {"calibration": "fotos"},
+        "--labels names.txt: no such file": {"labels": "names.txt"},
+        "--checkpoint w.safetensors: no such file": {"checkpoint": "w.safetensors"},
+        "head.safetensors: no such file": {"models": "head.safetensors"},
+        "net2.pt2: no such file": {"models": "net2.pt2"},
+        "photos is not replaced": {"out": "photos"},
+        "unknown target 'onx'": {"to": "onx:fp32"},
+        "there is no precision 'fp33'": {"to": "onnx:fp33"},
+        "--opset 9": {"opset": "9"},
+    }
+    code = EARLY.replace("CHANGES", repr([*wrong.values()]))
+    done = subprocess.run([sys.executable, "-c", code], cwd=place, capture_output=True, text=True, check=False)
+    *errors, imported = done.stdout.splitlines()
+    for error, message in zip(errors, wrong, strict=True):
+        assert message in error
+    assert imported == "set()", done.stderr
 
 
 def test_the_folder_of_a_run_names_its_checkpoints(tmp_path):

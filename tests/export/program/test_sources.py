@@ -20,7 +20,7 @@ from torch import nn
 
 from refocus.export.errors import ExportError
 from refocus.export.program import NetworkSettings, open_network, programs_of, saved_program, weights_hash
-from refocus.export.program.sources import is_network
+from refocus.export.settings import is_network
 from tests.weights_hub import weights_hub
 
 CODE = """

@@ -49,7 +49,7 @@ def test_an_old_name_means_what_it_meant_on_that_target(asked, meant):
     [
         ("coreml:w8a8", "--to coreml:w8a8: coreml offers fp16, fp32, w8, palette6; see docs/precision.md"),
         ("executorch:w16", "--to executorch:w16: executorch offers fp32, w8a8; see docs/precision.md"),
-        ("onnx:int3", "--to onnx:int3: there is no precision 'int3'; onnx offers fp32, fp16, w8a8, w8; see"),
+        ("onnx:int3", "--to onnx:int3: there is no precision 'int3'; Refocus offers fp32, fp16, "),
     ],
 )
 def test_a_precision_that_a_target_lacks_is_refused_with_what_it_offers(asked, message):

@@ -24,8 +24,7 @@ from refocus.export.parity.limits import parse_limits
 from refocus.export.parity.photos import read_streams
 from refocus.export.program.capture import capture, capture_freest
 from refocus.export.program.program import TorchProgram
-from refocus.export.run import parse_opset
-from refocus.export.targets import Settings, find_target
+from refocus.export.targets import Settings, find_target, parse_opset
 from refocus.export.targets import onnx as onnx_target
 from tests.tiny import WIDTH
 
