@@ -302,3 +302,20 @@ def test_a_network_of_whole_batches_is_exported_for_one_photo_at_a_time():
 
     assert made(nn.BatchNorm2d(8)) == "batch"
     assert made(nn.BatchNorm2d(8, track_running_stats=False)) == 1
+
+
+def test_the_feature_of_a_photo_is_computed_once():
+    from refocus.export.program.eager_recognizer import Remembered
+
+    seen = []
+
+    class Encoder(nn.Module):
+        def forward(self, photo, prompt):
+            seen.append(photo)
+            return photo.mean((2, 3)) + prompt
+
+    once, photo, prompt = Remembered(Encoder()), torch.randn(1, 3, 8, 8), torch.ones(1, 3)
+    features = [once(given, prompt) for given in (photo, photo + 1, photo.clone())]
+    assert len(seen) == 2
+    assert torch.equal(features[0], features[2])
+    assert not torch.equal(features[0], features[1])
