@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from refocus.cloud_train.bench.compatibility import photo_files
 from refocus.cloud_train.documents import write_results
 from refocus.edge.bundle import load_bundle
 
@@ -73,4 +74,7 @@ if __name__ == "__main__":
     parser.add_argument("--out", type=Path, required=True, help="output file (JSON)")
     parser.add_argument("--rounds", type=int, default=2, help="exports of each tree and case")
     asked = parser.parse_args()
-    write_results({"schema_version": 1, "rows": [*measure(asked.base, asked.photos, asked.rounds)]}, asked.out)
+    found = {"schema_version": 1, "export_times": {"network": NETWORK, "photos": len(photo_files(asked.photos))}}
+    command = f"python -m studies.bench.export_time --base BASE --photos PHOTOS --out OUT --rounds {asked.rounds}"
+    rows = [*measure(asked.base, asked.photos, asked.rounds)]
+    write_results({**found, "command": command, "rows": rows}, asked.out)
