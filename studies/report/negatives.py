@@ -378,6 +378,7 @@ _OF_KIND: Mapping[str, Callable[[Document], Any]] = {
     "bundle_clients": _clients,
     "ratios": _ratios,
     "operators": _nothing,
+    "export_times": _nothing,
     "programs": _overhead,
     "device_install": _install,
     "switching_people": _switching,

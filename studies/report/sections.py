@@ -73,6 +73,7 @@ SCHEMAS = {
     "device_install": INSTALL_SCHEMA,
     "cuda_sections": CUDA_SCHEMA,
     "ratios": BENCH_SCHEMA,
+    "export_times": 1,  # of studies.bench.export_time
     "switching_people": SWITCHING_SCHEMA,
     "accuracy_of_targets": ACCURACY_SCHEMA,
     "accuracy_of_sets": SETS_SCHEMA,

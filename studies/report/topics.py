@@ -73,6 +73,7 @@ OF_KIND = {
     "operators": "speed",
     "cuda_sections": "speed",
     "ratios": "speed",
+    "export_times": "speed",
     "accuracy_of_targets": "targets",
     "plain_bundles": "targets",
     "accuracy_of_sets": "iciia-letters",

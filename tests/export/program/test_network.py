@@ -315,7 +315,8 @@ def test_the_feature_of_a_photo_is_computed_once():
             return photo.mean((2, 3)) + prompt
 
     once, photo, prompt = Remembered(Encoder()), torch.randn(1, 3, 8, 8), torch.ones(1, 3)
-    features = [once(given, prompt) for given in (photo, photo + 1, photo.clone())]
+    features = [once(*given) for given in ((photo, prompt), (photo + 1, prompt), (photo.clone(), prompt))]
     assert len(seen) == 2
     assert torch.equal(features[0], features[2])
     assert not torch.equal(features[0], features[1])
+    assert not torch.equal(once(photo, 2 * prompt), features[0])
