@@ -14,6 +14,7 @@ import pytest
 
 from tests.tiny import STORED, WIDTH
 
+DEFAULT = Path(__file__).parents[2] / "bundles" / "imagenet-lite0"
 STAGES = ("prepare", "encoder", "head", "whole")
 
 
@@ -168,6 +169,24 @@ def test_class_shares_and_unknown_photos_are_decided_as_in_python(
     assert all(0 < unknown < 58 and moved for unknown, moved in decided)
     off = re.search(r"class shares as in Python, within (\S+)", done.stdout)
     assert float(off[1]) <= 1e-9
+
+
+@pytest.mark.slow
+def test_the_default_bundle_decides_as_in_python(jni_library, maven, tmp_path):
+    """In 8-bit integers, with class shares that change a label and photos of what the network does not know."""
+    from golden import write_golden
+
+    from refocus.edge.bundle.load import load_bundle
+
+    (tmp_path / "bundle").symlink_to(DEFAULT / "bundle")
+    photos = [photo.read_bytes() for photo in sorted((DEFAULT / "photos").glob("*.jpg"))]
+    golden = write_golden(load_bundle(DEFAULT / "bundle"), tmp_path / "golden", photos)
+    assert golden.target == "onnxruntime:w8a8"
+    tests = "GoldenTest#every*Sequence*+everyAlbum*,SelfTestTest#every*"
+    done = maven(tmp_path, tests=tests, library=jni_library)
+    assert passed(done) == [(tmp_path.name, "plain", "18")]
+    unknown, moved = map(int, re.search(r"decisions as in Python, (\d+) unknown, (\d+) moved", done.stdout).groups())
+    assert 0 < unknown < 18 and moved
 
 
 @pytest.mark.slow
