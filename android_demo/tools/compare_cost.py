@@ -34,7 +34,7 @@ from refocus.edge.photos.preprocess import decode_photo, normalise, resize_and_c
 from refocus.edge.recognize.recognizer import Recognizer, profile_path
 
 LIMIT = 1.15
-STOCK, NATIVE = "onnxruntime:fp32", "native:fp32"
+NATIVE = "native:fp32"
 WARM_UP = 100  # photos of each side; Java compiles what it has run often
 
 
@@ -55,15 +55,16 @@ def compare(folder: Path, pairs: int, head: str) -> list[Side]:
     bundle = load_bundle(folder)
     name = head or bundle.manifest.heads[0].name
     offered = {artifact.target for artifact in bundle.manifest.artifacts if artifact.head == name}
-    targets = [STOCK, *([NATIVE] if NATIVE in offered else [])]
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         home = Path(scratch)
         (home / "bundle").symlink_to(folder.resolve())
-        write_golden(bundle, home / "golden")
+        stock = write_golden(bundle, home / "golden").target
+        runtime, _, precision = stock.partition(":")
+        targets = [stock, *([NATIVE] if NATIVE in offered else [])]
         photos = [decode_photo((home / "golden" / photo.decoded).read_bytes(), photo.decoded)
                   for photo in read_golden(home / "golden")[0].photos]  # fmt: skip
-        library = compile_for_desktop(home / NAME) if NATIVE in targets else None
-        sides = [Side(f"{language}{'' if target == STOCK else f' with the head {target}'}")
+        library = compile_for_desktop(home / NAME)  # for class shares too
+        sides = [Side(f"{language}{'' if target == stock else f' with the head {target}'}")
                  for target in targets for language in ("Java", "Python")]  # fmt: skip
         answer: list[Callable[[int, int], Answer]] = []
         for target in targets:
@@ -71,7 +72,8 @@ def compare(folder: Path, pairs: int, head: str) -> list[Side]:
             stack.callback(java.wait)
             stack.callback(java.kill)
             profile = profile_path(home, f"me-{target.partition(':')[0]}")
-            python = stack.enter_context(Recognizer(bundle, profile, threads=1, head=name, head_target=target))
+            chosen = Recognizer(bundle, profile, runtime, precision, threads=1, head=name, head_target=target)
+            python = stack.enter_context(chosen)
             answer += [partial(_java, java), partial(_python, python, photos)]
         for shown in range(WARM_UP + pairs):
             for turn in range(len(sides)):
@@ -91,7 +93,7 @@ def _python(recognizer: Recognizer, photos: Sequence[Image.Image], photo: int, s
     return 1e3 * (time.perf_counter() - start), label
 
 
-def _start(home: Path, head: str, target: str, library: Path | None) -> subprocess.Popen[str]:
+def _start(home: Path, head: str, target: str, library: Path) -> subprocess.Popen[str]:
     command = ["mvn", "-q", "-B", "-f", str(DEMO / "pom.xml"), "-pl", "recognizer", "test-compile"]
     subprocess.run(command, check=True, timeout=1800)
     wanted = versions()
@@ -100,7 +102,7 @@ def _start(home: Path, head: str, target: str, library: Path | None) -> subproce
                maven("junit", "junit", wanted["junit"]),
                maven("org.hamcrest", "hamcrest-core", "1.3")]  # fmt: skip
     java = subprocess.Popen(
-        ["java", "-Xmx1g", f"-Drefocus.head={library or ''}", "-cp", os.pathsep.join(map(str, classes)),
+        ["java", "-Xmx1g", f"-Drefocus.head={library}", "-cp", os.pathsep.join(map(str, classes)),
          "refocus.recognizer.Serve", str(home), head, target],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)  # fmt: skip
     assert java.stdout is not None  # noqa: S101

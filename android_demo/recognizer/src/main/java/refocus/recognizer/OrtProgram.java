@@ -8,7 +8,9 @@ import ai.onnxruntime.OrtException;
 import ai.onnxruntime.OrtLoggingLevel;
 import ai.onnxruntime.OrtSession;
 import java.io.File;
+import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.file.Files;
 import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -45,8 +47,8 @@ public final class OrtProgram extends Program {
         try {
             OrtSession.SessionOptions options = options(environment.getVersion(), threads);
             try {
-                if (artifact.target.endsWith(":w8a8")) {
-                    // x86 processors without VNNI, as emulators have, would saturate; others pass over it.
+                if (artifact.target.endsWith(":w8a8") && mayOverflow(new File("/proc/cpuinfo"))) {
+                    // Exact where sums of bytes would saturate, and several times slower; arm64 processors ignore it.
                     options.addConfigEntry("session.x64quantprecision", "1");
                 }
                 made = environment.createSession(path.getPath(), options); // a path: bytes would double the peak
@@ -95,6 +97,16 @@ public final class OrtProgram extends Program {
         int[] numbers = numbers(version);
         boolean wrong = compare(numbers, FIRST_WRONG_WITH_SME) >= 0 && compare(numbers, FIRST_RIGHT_WITH_SME) < 0;
         return wrong ? Collections.singletonMap("mlas.disable_kleidiai", "1") : Collections.<String, String>emptyMap();
+    }
+
+    /** Whether a processor is none that Linux lists with VNNI: other x86 processors saturate sums of products of bytes. */
+    static boolean mayOverflow(File cpuinfo) {
+        try {
+            String listed = new String(Files.readAllBytes(cpuinfo.toPath()), "UTF-8");
+            return !listed.contains("avx512_vnni") && !listed.contains("avx_vnni");
+        } catch (IOException error) {
+            return true;
+        }
     }
 
     private OnnxTensor make(OrtEnvironment environment, TensorSpec tensor) throws OrtException {

@@ -181,6 +181,18 @@ public class SelfTestTest {
         }
     }
 
+    @Test
+    public void onlyProcessorsWithVnniAreSparedTheSlowSums() throws Exception {
+        File listed = scratch.newFile();
+        for (String flags : new String[] {"fma avx2 avx512_vnni", "avx_vnni"}) {
+            Files.write(listed.toPath(), ("flags : " + flags + "\n").getBytes("UTF-8"));
+            assertFalse(flags, OrtProgram.mayOverflow(listed));
+        }
+        Files.write(listed.toPath(), "flags : fma avx2 avx512f\n".getBytes("UTF-8"));
+        assertTrue(OrtProgram.mayOverflow(listed));
+        assertTrue("a system that lists no instructions", OrtProgram.mayOverflow(new File(scratch.getRoot(), "none")));
+    }
+
     /** Told to tests of arm64 libraries, which run without a JVM. */
     @Test
     public void theSessionEntriesOfThisRuntimeArePrinted() throws Exception {
