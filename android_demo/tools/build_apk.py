@@ -258,7 +258,7 @@ def _dos_date() -> int:
 
 
 def bundle_zip(bundle: Path) -> bytes:
-    """A bundle for ONNX Runtime in fp32, always as the same bytes; nothing inside is compressed twice."""
+    """Return a bundle as a zip, always of the same bytes; nothing inside is compressed twice."""
     if not (bundle / "manifest.json").is_file():
         raise DemoError(f"--bundle {bundle}: no manifest.json in it; expected an exported bundle")
     with tempfile.TemporaryDirectory() as scratch:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from build_apk import PACKAGE, bundle_zip, link
+from build_native import NAME, compile_for_desktop
 from catalog import DEMO, DemoError, maven, versions
 from results import write_document
 
@@ -148,13 +149,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (home / "bundle").symlink_to(given.bundle.resolve())
         write_golden(load_bundle(given.bundle), home / "golden")
         try:
-            done = run(home, given.out, given.photos, given.start)
-        except DemoError as error:
+            library = compile_for_desktop(home / NAME)  # class shares need it
+            done = run(home, given.out, given.photos, given.start, library=library)
+        except (DemoError, FileNotFoundError, RuntimeError) as error:
             sys.stderr.write(f"screens: {error}\n")
             return 1
     if given.start and done.returncode == 0:
         document = given.document or given.out / "android-start.json"
-        command = "python android_demo/tools/screens.py android_demo/build/bundle --start"
+        command = f"python android_demo/tools/screens.py {given.bundle} --start"
         sys.stdout.write(start_document(given.out / "start.json", document, command) + "\n")
         return 0
     sys.stdout.write(done.stdout)

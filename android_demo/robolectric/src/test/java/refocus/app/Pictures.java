@@ -54,9 +54,12 @@ public class Pictures {
     public void day() throws Exception {
         Screen<MainActivity> grid = Screen.open(MainActivity.class, sharing());
         grid.draw("picture-grid");
-        String photo = null;
+        String photo = Screen.answers().keySet().iterator().next();
         for (Map.Entry<String, Answer> each : Screen.answers().entrySet()) {
-            photo = photo == null || new BeforeAfter(each.getValue(), 8).changed() ? each.getKey() : photo;
+            if (each.getValue().isKnown() && new BeforeAfter(each.getValue(), 8).changed()) {
+                photo = each.getKey();
+                break;
+            }
         }
         Screen.open(PhotoActivity.class, new Intent().putExtra(PhotoActivity.PHOTO, photo)).draw("picture-photo");
         Screen.open(AboutActivity.class, new Intent()).draw("picture-about");
