@@ -1,4 +1,4 @@
-"""Recognise an album with the installed default bundle: what `make demo` runs.
+"""Recognise an album with the default bundle, as ``make demo`` does.
 
     python examples/demo.py --out demo [--photos FOLDER]
 
@@ -52,7 +52,7 @@ def write_views(folder: Path) -> None:
 
 
 def view(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Return a square part of a photograph, perhaps mirrored, in another light and out of focus."""
+    """Return a square part of a photograph in another light and focus."""
     side = int(min(photograph.size) * rng.uniform(0.4, 1))
     left, top = (rng.integers(length - side + 1) for length in photograph.size)
     part = photograph.crop((left, top, left + side, top + side))
@@ -78,7 +78,11 @@ def label_alone(row: dict[str, Any]) -> str:
 
 
 def outcome(row: dict[str, Any]) -> str:
-    """Return what the other photos changed: "corrected", "made wrong", "correct", "wrong" or "unknown"."""
+    """Return what the earlier photos changed.
+
+    Returns:
+        "corrected", "made wrong", "correct", "wrong" or "unknown".
+    """
     labels = TRUTH[Path(row["file"]).stem.split("-", 1)[1]]
     if not labels:
         return "unknown"
@@ -128,6 +132,7 @@ def draw(rows: list[dict[str, Any]], folder: Path, out: Path) -> None:
 
 
 def main() -> None:
+    """Run the demo."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo"))
     parser.add_argument("--photos", type=Path, help="folder of photos of your own; default: 84 views with known truth")

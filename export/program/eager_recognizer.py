@@ -40,7 +40,12 @@ class Remembered(nn.Module):
         self.encoder, self.known = encoder, dict[bytes, Tensor]()
 
     def forward(self, photo: Tensor, *given: Tensor) -> Tensor:
-        """Return the feature (1, D) of a photo (1, 3, S, S), with personal inputs if the encoder takes them."""
+        """Return the feature (1, D) of a photo (1, 3, S, S).
+
+        Args:
+            photo: preprocessed photo.
+            given: personal inputs of the encoder.
+        """
         key = b"".join(hashlib.sha256(tensor.numpy().tobytes()).digest() for tensor in (photo, *given))
         if key not in self.known:
             self.known[key] = self.encoder(photo, *given)

@@ -92,7 +92,7 @@ def _eager(photos: list[Path]) -> np.ndarray:
 
 
 def _exported(target: str, photos: list[Path], cache: Cache) -> tuple[np.ndarray, int]:
-    """Return the logits of a target (n, C), and the size of its programs in bytes."""
+    """Return the logits of a target (n, C), and the bytes of its programs."""
     folder = cache.run / "bundles" / target.replace(":", "-")
     if not (folder / "manifest.json").is_file():
         how = {"to": target, "photos": RANGES, "calibration": RANGES, "personalise": ""}

@@ -1,4 +1,7 @@
-"""Results in the README, the open protocol and costs: ``python -m studies.report.readme_table`` prints them."""
+"""Results that the README shows.
+
+``python -m studies.report.readme_table`` prints them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ ROLLS = {  # cells of the study
     "4 classes, after 15 photos": "4 classes, 0% unknown",
     "4 classes, after 15 photos among as many of unknown things": "4 classes, 50% unknown",
     "15 classes, after 15 photos": "15 classes, 0% unknown",
-    "4 classes, after 63 photos of somebody else": "4 classes, 0% unknown, foreign, history of 63",
+    "4 classes, after 63 photos of another person": "4 classes, 0% unknown, foreign, history of 63",
 }
 
 
@@ -29,7 +32,7 @@ def readme_table(results: Path) -> str:
 
 
 def readme_costs(results: Path) -> str:
-    """Return what personalisation costs in time, as an item of a Markdown list."""
+    """Return the costs in time as an item of a Markdown list."""
     document = json.loads((results / "overhead.json").read_text(encoding="utf-8"))
     rows = [*document["programs"], *document["recognizer"]["rows"], *document["shares"]["rows"]]
     found = {row["what"]: row["ratio"]["mean"] for row in reversed(rows) if row["target"] == "onnx:fp32"}
