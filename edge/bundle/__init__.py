@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from refocus.edge.bundle.load import MANIFEST, Bundle, load_bundle, photo_hash, put_in_place, upgrade, write_manifest
 from refocus.edge.bundle.manifest import (
     EAGER,
+    KNOWN_LEVELS,
     MAX_FRAMES,
     MAX_MANIFEST_BYTES,
     MAX_SET_LABELS,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIASES",
     "EAGER",
+    "KNOWN_LEVELS",
     "MANIFEST",
     "MAX_FRAMES",
     "MAX_MANIFEST_BYTES",

@@ -40,8 +40,7 @@ from refocus.cloud_train.methods.iciia.block import IciiaClassifier, IciiaConfig
 from refocus.cloud_train.methods.iciia.gate import StatisticsGate, WarmUpGate
 from refocus.cloud_train.methods.iciia.programs import WindowHead
 from refocus.cloud_train.progress import say
-from refocus.edge.bundle import SHARES_VERSION, Bundle, NewWeights, ShareCard, write_manifest
-from refocus.edge.bundle.manifest import KNOWN_LEVELS
+from refocus.edge.bundle import KNOWN_LEVELS, SHARES_VERSION, Bundle, NewWeights, ShareCard, write_manifest
 from refocus.edge.history import RetentionPolicy
 from refocus.edge.personal import Load, PersonalPrograms, PersonalWeightStore, SessionPool
 from refocus.edge.photos import decode_photo, preprocess

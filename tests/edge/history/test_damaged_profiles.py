@@ -708,7 +708,7 @@ for words in (["recognize", bundle, photos[3], "--no-remember"], ["history", "li
     assert lines[4] == "2"
     assert lines[5] == f"0 answered without the history, and not stored: {why}"
     assert lines[6].startswith(f"0 {tmp_path / '3.png'}: ")
-    assert "2 history photos" in lines[6]
+    assert "history of 2 photos" in lines[6]
     assert lines[7] == "0 2 features of anna"
     assert lines[8] == f"1 refocus: {why}"
 

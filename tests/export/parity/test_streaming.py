@@ -176,8 +176,8 @@ def test_an_album_is_answered_as_photo_by_photo_with_its_copies_and_after_a_prof
         assert recognizer.history.entries() == stored
         for file, row in zip(files, rows, strict=True):
             answer = recognizer.recognize(file.read_bytes(), str(file))
-            assert [label for label, _ in row.answer] == list(answer.labels[:3])
-            np.testing.assert_allclose([p for _, p in row.answer], answer.probabilities[:3], atol=1e-4)
+            assert [shown.label for shown in row.answer] == list(answer.labels[:3])
+            np.testing.assert_allclose([shown.probability for shown in row.answer], answer.probabilities[:3], atol=1e-4)
             heaviest = np.sort(answer.attention[:-1])[:-6:-1]
             np.testing.assert_allclose([weight for _, weight in row.rests_on], heaviest, atol=1e-4)
         assert rows[-1].answer == rows[3].answer
