@@ -95,8 +95,8 @@ def _exported(target: str, photos: list[Path], cache: Cache) -> tuple[np.ndarray
     """Return the logits of a target (n, C), and the bytes of its programs."""
     folder = cache.run / "bundles" / target.replace(":", "-")
     if not (folder / "manifest.json").is_file():
-        how = {"to": target, "photos": RANGES, "calibration": RANGES, "personalise": ""}
-        export(ExportSettings(models=(f"package:{ENCODERS[NETWORK].backbone}",), out=folder, **how), lambda line: None)
+        settings = ExportSettings((f"package:{ENCODERS[NETWORK].backbone}",), folder, (target,), RANGES, RANGES)
+        export(settings, lambda line: None)
     found, precision = find_target(target)
     runtime, bundle = found.RUNTIME, load_bundle(folder)
     with Recognizer.open(folder, runtime=runtime, precision=precision, shares=False) as recognizer:
