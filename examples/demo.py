@@ -62,9 +62,14 @@ def view(photograph: Image.Image, rng: np.random.Generator) -> Image.Image:
 
 
 def refocus(*words: str) -> None:
-    """Run a command of Refocus and print it first."""
+    """Print and run a command of Refocus.
+
+    Its status is 3 if some photos have no answer.
+    """
     print("\n$ refocus", shlex.join(words), flush=True)
-    subprocess.run([str(Path(sys.executable).with_name("refocus")), *words], check=True)  # noqa: S603
+    done = subprocess.run([str(Path(sys.executable).with_name("refocus")), *words], check=False)  # noqa: S603
+    if done.returncode not in (0, 3):
+        sys.exit(done.returncode)
 
 
 def label_of(row: dict[str, Any]) -> str:
