@@ -54,7 +54,7 @@ $(DEVICE)/.installed: pyproject.toml setup.py constraints.txt $(NATIVE) $(DEFAUL
 
 # An album of photos with the default bundle: PHOTOS=FOLDER names your own.
 demo: $(DEVICE)/.installed
-	$(DEVICE)/bin/python examples/demo.py --out $(OUT) $(if $(PHOTOS),--photos '$(PHOTOS)')
+	$(DEVICE)/bin/python examples/demo.py --out $(OUT) $(if $(PHOTOS),--photos "$$PHOTOS")
 
 # Training, export and evaluation on drawn letters.
 demo-train: $(INSTALLED)

@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"))
     parser.add_argument("--photos", type=Path, help="folder of photos of your own; default: 84 views with known truth")
     given = parser.parse_args()
-    folder = given.photos or given.out / "photos"
+    folder = given.photos.expanduser() if given.photos else given.out / "photos"
     if given.photos is None:
         write_views(folder)
     given.out.mkdir(parents=True, exist_ok=True)

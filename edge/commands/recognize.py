@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from refocus.edge.recognize.explain import Explanation
 
 
+DEFAULT_PROFILE = "default"
+
+
 def recognize(
     bundle: options.BundleOrPhoto,
     photos: Annotated[
         list[Path], options.optional(list, "photo files, or clips of a bundle for clips, recognised in this order")
     ],
     profiles: options.Profiles,
-    profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = "default",
+    profile: Annotated[str, typer.Option(help="profile whose history is read and extended")] = DEFAULT_PROFILE,
     top: options.Top = 3,
     remember: Annotated[bool, typer.Option(help="store the photos' features in the history")] = True,
     explain: Annotated[
@@ -60,9 +63,12 @@ def recognize(
         check_output(out)  # before anything is remembered
     explanations = []
     bundle, photos = options.bundle_and_photos(bundle, photos)
+    reads = remember or options.has_history(profile, profiles)
+    if not reads and profile != DEFAULT_PROFILE:
+        options.existing_path(profile, profiles)
     with edge.Recognizer.open(
         bundle,
-        profile,
+        profile if reads else None,
         profiles=profiles,
         runtime=runtime,
         precision=precision,
@@ -130,4 +136,6 @@ def _mode(row: dict[str, Any], explanation: Explanation) -> str:
     read = f"history of {number_of(row['history'])}, trust {row['trust']:.2f}" if row["history"] else ""
     counted = explanation.counted
     shares = f"shares of {number_of(counted.photos)}, trust {counted.trust:.2f}" if counted is not None else ""
-    return "; ".join(filter(None, (read, shares))) or "no history yet"
+    before = explanation.shares.photos if explanation.shares is not None else 0
+    none = f"{number_of(before)} before, none counts for a label" if before else "no history yet"
+    return "; ".join(filter(None, (read, shares))) or none

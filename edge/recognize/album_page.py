@@ -100,7 +100,7 @@ def _summary(rows: Sequence[Row], photographs: Ranking) -> str:
     ]
     if any(row.known is not None for row in answered):
         guesses = sum(row.known is False for row in answered)
-        lines.append(f"{guesses} show none of the labels; their answers are guesses")
+        lines.append(f"{guesses} look as if they show none of the labels; their answers are guesses")
     if photographs:
         shares = ", ".join(f"{escape(label)} {share:.1%}" for label, share in photographs)
         lines.append(f"class shares, estimated from the history: {shares}")

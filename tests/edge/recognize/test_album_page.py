@@ -121,5 +121,5 @@ def test_an_unknown_photo_is_marked_and_keeps_its_best_guess(tmp_path):
     page = album_page("album", [unknown, known])
     assert re.findall(r'data-kind="([\w ]+)" id="p\d"', page) == ["same unknown", "same"]
     assert "unknown, perhaps modem" in page
-    assert "1 show none of the labels" in page
+    assert "1 look as if they show none of the labels" in page
     assert "show none of the labels" not in album_page("album", [replace(known, known=None)])

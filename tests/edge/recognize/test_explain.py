@@ -107,3 +107,12 @@ def test_a_picture_needs_explanations_and_a_name_that_says_png(refocus, bundle, 
         assert done.returncode == 1
         assert "expected --explain and a file name that ends in .png" in done.stderr
         assert not (tmp_path / "p").exists()
+
+
+def test_nothing_is_made_for_a_profile_that_is_only_read(refocus, bundle, photos, tmp_path):
+    common = ("recognize", bundle.folder, photos[0], "--profiles", tmp_path / "p", "--no-remember")
+    done = refocus(*common, "--profile", "ana")
+    assert done.returncode == 1
+    assert "--profile ana: no such profile" in done.stderr
+    assert refocus(*common).returncode == 0
+    assert not (tmp_path / "p").exists()
