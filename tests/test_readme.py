@@ -225,11 +225,12 @@ def test_table_1_is_generated_from_its_documents():
 @pytest.mark.slow
 def test_the_readme_commands_run_as_they_stand(tmp_path):
     """In a fresh clone, as a reader has it; without torch."""
-    clone, home = tmp_path / "refocus", {**os.environ, "HOME": str(tmp_path)}
+    clone, home = tmp_path / "refocus", {"HOME": str(tmp_path)}
     subprocess.run(["git", "clone", "--quiet", ROOT, clone], check=True)
 
-    def run(*command):
-        done = subprocess.run(command, cwd=clone, env=home, capture_output=True, text=True, timeout=900)
+    def run(*command, **changed):
+        own = {**os.environ, **changed}
+        done = subprocess.run(command, cwd=clone, env=own, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
@@ -244,9 +245,9 @@ def test_the_readme_commands_run_as_they_stand(tmp_path):
     shutil.copy(clone / "demo" / "photos" / "000-coffee.jpg", clone / "photo.jpg")
     python = clone / ".venv-device" / "bin" / "python"
     (line,) = (line for line in "".join(blocks("console")).splitlines() if line.startswith("refocus recognize photo"))
-    assert "espresso" in run(python.with_name("refocus"), *line.split()[1:])
+    assert "espresso" in run(python.with_name("refocus"), *line.split()[1:], **home)
     (block,) = blocks("python")
-    assert "espresso" in run(python, "-c", block)
+    assert "espresso" in run(python, "-c", block, **home)
     run(python, "-c", "import importlib.util\nassert importlib.util.find_spec('torch') is None")
 
 
