@@ -67,7 +67,7 @@ def refocus(*words: str) -> None:
     Its status is 3 if some photos have no answer.
     """
     print("\n$ refocus", shlex.join(words), flush=True)
-    done = subprocess.run([str(Path(sys.executable).with_name("refocus")), *words], check=False)  # noqa: S603
+    done = subprocess.run([sys.executable, "-m", "refocus", *words], check=False)  # noqa: S603
     if done.returncode not in (0, 3):
         sys.exit(done.returncode)
 

@@ -80,6 +80,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
     from refocus.export.targets import needs_ranges
 
     name, shares, run = settings.name, settings.personalise == "shares", Path()
+    limits, attempt = parse_limits(settings.max_deviation), Attempt(settings.to, partial=True)  # before a download
     if network and photos is not None:
         opened = _open(network, settings, say)
         loaded, streams, name = [checkpoint_of(opened)], photos, name or opened.name
@@ -90,7 +91,7 @@ def _prepared(settings: ExportSettings, say: Say) -> tuple[list[Checkpoint], Exp
         streams = photos or read_streams(run / "parity")
         if not (settings.personalise or settings.form):
             loaded, shares = _as_delivered(loaded, say)
-    limits, attempt, ranges = parse_limits(settings.max_deviation), Attempt(settings.to, partial=True), None
+    ranges = None
     if any(needs_ranges(target) for target in attempt.left) and builder_of(loaded[0]) is None:
         ranges = calibration or read_streams(run / "calibration", "--calibration")
     asked = Export(

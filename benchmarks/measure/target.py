@@ -248,12 +248,15 @@ def refused(ran: Ran) -> str:
     return f"--refuse-fallback: {ran.asked} does not take everything: {ran.fallback}" if elsewhere else ""
 
 
-def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str) -> str:
+def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str, served: Artifact | None = None) -> str:
     """Return why a target may lose accuracy, or "" if it keeps it.
 
     The manifest has both: the parity of the export, and the accuracy that ``refocus accuracy`` recorded.
+
+    Args:
+        served: program of the head, such as a native one; default: that of the encoder's target.
     """
-    for artifact in (bundle.artifact(role, *pair, head) for role in ("encoder", "head")):
+    for artifact in (bundle.artifact("encoder", *pair, head), served or bundle.artifact("head", *pair, head)):
         if artifact.parity is not None and not artifact.parity.passed:
             return f"the parity of {artifact.file} did not pass when it was exported"
         found = artifact.accuracy
@@ -265,18 +268,24 @@ def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str) -> str:
     return ""
 
 
+def _of_hash(bundle: Bundle, sha256: str) -> Artifact | None:
+    return next((artifact for artifact in bundle.manifest.artifacts if artifact.sha256 == sha256), None)
+
+
 def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
     """Yield the fastest measured target of each bundle that keeps accuracy."""
     rows = {(row.bundle, row.target, row.name): row for row in document.rows if row.group in ("start", "stages")}
     peaks = {(one.bundle, one.target): one.peak_bytes for one in document.memory}
+    heads = {(one.bundle, one.target): one.head_sha256 for one in document.ran}
     for name, of_bundle in itertools.groupby(targets, key=lambda target: target.name):
         timed = {t.target_name: t for t in of_bundle if (name, t.target_name, "whole") in rows}
-        refused = {of: why for of, t in timed.items() if (why := loses_accuracy(t.bundle, t.pair, t.head))}
+        served = {of: _of_hash(t.bundle, heads.get((name, of), "")) for of, t in timed.items()}
+        refused = {of: why for of, t in timed.items() if (why := loses_accuracy(t.bundle, t.pair, t.head, served[of]))}
         whole = {of: rows[name, of, "whole"] for of in timed if of not in refused}
         best = min(whole, key=lambda of: whole[of].summary.p50.ms, default="")
         if not best:
             continue
-        parity = timed[best].bundle.artifact("head", *timed[best].pair, timed[best].head).parity
+        head = served[best] or timed[best].bundle.artifact("head", *timed[best].pair, timed[best].head)
         steps = [row.samples_ms for at, row in rows.items() if at[:2] == (name, best) and at[2] in _START]
         yield Fastest(
             bundle=name,
@@ -284,7 +293,7 @@ def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
             p50=whole[best].summary.p50,
             p99=whole[best].summary.p99,
             valid=whole[best].verdict.valid,
-            agreement=parity.top1_agreement if parity else None,
+            agreement=head.parity.top1_agreement if head.parity else None,
             peak_bytes=peaks.get((name, best)),
             start_ms=float(np.median(np.sum(steps, axis=0))) if steps else None,
             refused=refused,

@@ -245,7 +245,7 @@ def _manifest_of(folder: Path) -> Manifest:
     try:
         content = read_small(folder, MANIFEST, MAX_MANIFEST_BYTES)
     except BundleError as error:
-        why = error if folder.is_dir() else "there is no such folder; name the folder that refocus export wrote"
+        why = error if folder.exists() else "there is no such folder; name the folder that refocus export wrote"
         raise BundleError(f"{folder} is not a bundle: {why}{_bundles_in(folder)}") from None
     return decode_manifest(content, str(path))
 

@@ -63,7 +63,8 @@ def recognize(
         check_output(out)  # before anything is remembered
     explanations = []
     bundle, photos = options.bundle_and_photos(bundle, photos)
-    reads = remember or options.has_history(profile, profiles)
+    weights = options.personal_weights(profiles)
+    reads = remember or options.has_history(profile, profiles) or (weights is not None and weights.holds(profile))
     if not reads and profile != DEFAULT_PROFILE:
         options.existing_path(profile, profiles)
     with edge.Recognizer.open(

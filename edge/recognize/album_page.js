@@ -60,7 +60,7 @@ function show(number) {
   if (row.error) make("p", row.error, two).className = "bad";
   else {
     ranking("The photo alone", row.alone, two);
-    ranking("The answer, by confidence", row.answer, two);
+    ranking("The answer, with confidences", row.answer, two);
     if (row.moved !== null) make("p", "Class shares moved " + percent(row.moved) + " of the answer.", content);
     if (row.trust || row.moved === null) make("p", "Trust in the history: " + percent(row.trust) + ".", content);
   }

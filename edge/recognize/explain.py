@@ -139,7 +139,7 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
 
 def _shares(shared: Shared, labels: Sequence[str], top: int, several: bool) -> SharesExplained:
     shares = shared.estimate.shares
-    photographs = largest(shares, labels, top)
+    photographs = largest(shares, labels, top) if shared.estimate.photos else ()
     without = ranking(shared.logits, labels, top, several)
     return SharesExplained(photographs, shared.estimate.photos, shared.trust, shared.moved, without)
 
@@ -159,10 +159,11 @@ def ranking(logits: np.ndarray, labels: Sequence[str], top: int, several: bool =
 def largest(shares: np.ndarray, labels: Sequence[str], top: int) -> Ranking:
     """Return the ``top`` classes with the largest shares (C,).
 
-    Classes with the smallest share are left out: photos have not voted for them.
+    Classes that have the smallest share together are left out: no photo has a vote for them.
     """
-    order = np.argsort(-shares, kind="stable")[:top].tolist()
-    return tuple((labels[i], float(shares[i])) for i in order if shares[i] > (1 + 1e-6) * shares.min())
+    order, least = np.argsort(-shares, kind="stable")[:top].tolist(), shares <= (1 + 1e-6) * shares.min()
+    least &= least.sum() > 1
+    return tuple((labels[i], float(shares[i])) for i in order if not least[i])
 
 
 def number_of(photos: int) -> str:

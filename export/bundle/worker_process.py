@@ -101,12 +101,14 @@ class WorkerProcess(AbstractContextManager["WorkerProcess"]):
             return function(*call)
 
     def __exit__(self, *error: object) -> None:
-        if self._pool is not None and error[0] is not None:  # nobody waits for what it is at
-            for process in list((self._pool._processes or {}).values()):
-                process.terminate()
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(self._threads)
+        try:
+            if self._pool is not None and error[0] is not None:  # nobody waits for what it is at
+                for process in list((self._pool._processes or {}).values()):
+                    process.terminate()
+            if self._pool is not None:
+                self._pool.shutdown(cancel_futures=True)
+        finally:
+            torch.set_num_threads(self._threads)
 
 
 @functools.lru_cache(maxsize=1)

@@ -133,3 +133,21 @@ def test_a_person_with_a_model_of_their_own_is_served_beside_others(bundle, cach
         assert len(recognizer.recognize(stream[1]).history_photos) == 1
         recognizer.switch(profile_path(tmp_path, "anna"))
         assert recognizer.encoder is annas  # warm
+
+
+def test_weights_without_a_history_answer_a_photo_that_is_not_remembered(prompted, refocus, stream, tmp_path):
+    (tmp_path / "photo.png").write_bytes(stream[0])
+    model = prompted.artifact("encoder", "onnxruntime").sha256
+    prompt = NewWeights("inputs", "prompt", {"prompt": prompt_of(1)})
+    PersonalWeightStore(tmp_path / "profiles" / "weights").put("anna", model, prompt)
+    common = (
+        "recognize",
+        prompted.folder,
+        tmp_path / "photo.png",
+        "--profiles",
+        tmp_path / "profiles",
+        "--no-remember",
+    )
+    done = refocus(*common, "--profile", "anna")
+    assert done.returncode == 0, done.stderr
+    assert refocus(*common, "--profile", "ben").returncode == 1

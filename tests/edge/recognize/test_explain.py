@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from refocus.edge.recognize.explain import draw, explain, save_picture
+from refocus.edge.recognize.explain import draw, explain, largest, save_picture
 from refocus.edge.recognize.recognizer import Recognizer
 
 
@@ -116,3 +116,11 @@ def test_nothing_is_made_for_a_profile_that_is_only_read(refocus, bundle, photos
     assert "--profile ana: no such profile" in done.stderr
     assert refocus(*common).returncode == 0
     assert not (tmp_path / "p").exists()
+
+
+@pytest.mark.parametrize(
+    ("shares", "shown"),
+    [([0.5, 0.3, 0.1, 0.1], "ab"), ([0.6, 0.4], "ab"), ([0.25, 0.25, 0.25, 0.25], ""), ([0.5, 0.3, 0.2], "abc")],
+)
+def test_a_class_is_left_out_only_where_no_photo_has_a_vote_for_it(shares, shown):
+    assert "".join(label for label, _ in largest(np.array(shares), "abcd", 4)) == shown
