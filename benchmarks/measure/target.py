@@ -252,9 +252,7 @@ def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str, served: Art
     """Return why a target may lose accuracy, or "" if it keeps it.
 
     The manifest has both: the parity of the export, and the accuracy that ``refocus accuracy`` recorded.
-
-    Args:
-        served: program of the head, such as a native one; default: that of the encoder's target.
+    ``served`` is the program of the head, such as a native one; default: that of the encoder's target.
     """
     for artifact in (bundle.artifact("encoder", *pair, head), served or bundle.artifact("head", *pair, head)):
         if artifact.parity is not None and not artifact.parity.passed:
