@@ -161,7 +161,7 @@ measure-cuda: $(INSTALLED)
 docs: $(DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
-# The tests of edge and benchmarks that need no torch, on PYTHON (3.10 or newer), in an environment of 350 MB.
+# The tests of edge and benchmarks that need no torch, on PYTHON (3.10 or newer), in an environment of 360 MB.
 device-test: $(DEVICE)/.installed
 	$(DEVICE)/bin/python -m pip install --quiet $(PINNED) --editable '.[update,bench,test]'
 	OMP_NUM_THREADS=1 $(DEVICE)/bin/python -m pytest --numprocesses 2 --dist loadfile -m "not slow" \

@@ -266,8 +266,10 @@ def loses_accuracy(bundle: Bundle, pair: tuple[str, str], head: str, served: Art
     return ""
 
 
-def _of_hash(bundle: Bundle, sha256: str) -> Artifact | None:
-    return next((artifact for artifact in bundle.manifest.artifacts if artifact.sha256 == sha256), None)
+def _served_head(target: Target, sha256: str) -> Artifact:
+    """Return the program of this hash; default: the head of the target."""
+    found = (artifact for artifact in target.bundle.manifest.artifacts if artifact.sha256 == sha256)
+    return next(found, target.bundle.artifact("head", *target.pair, target.head))
 
 
 def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
@@ -277,13 +279,13 @@ def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
     heads = {(one.bundle, one.target): one.head_sha256 for one in document.ran}
     for name, of_bundle in itertools.groupby(targets, key=lambda target: target.name):
         timed = {t.target_name: t for t in of_bundle if (name, t.target_name, "whole") in rows}
-        served = {of: _of_hash(t.bundle, heads.get((name, of), "")) for of, t in timed.items()}
+        served = {of: _served_head(t, heads.get((name, of), "")) for of, t in timed.items()}
         refused = {of: why for of, t in timed.items() if (why := loses_accuracy(t.bundle, t.pair, t.head, served[of]))}
         whole = {of: rows[name, of, "whole"] for of in timed if of not in refused}
         best = min(whole, key=lambda of: whole[of].summary.p50.ms, default="")
         if not best:
             continue
-        head = served[best] or timed[best].bundle.artifact("head", *timed[best].pair, timed[best].head)
+        parity = served[best].parity
         steps = [row.samples_ms for at, row in rows.items() if at[:2] == (name, best) and at[2] in _START]
         yield Fastest(
             bundle=name,
@@ -291,7 +293,7 @@ def fastest(targets: Iterable[Target], document: Document) -> Iterator[Fastest]:
             p50=whole[best].summary.p50,
             p99=whole[best].summary.p99,
             valid=whole[best].verdict.valid,
-            agreement=head.parity.top1_agreement if head.parity else None,
+            agreement=parity.top1_agreement if parity else None,
             peak_bytes=peaks.get((name, best)),
             start_ms=float(np.median(np.sum(steps, axis=0))) if steps else None,
             refused=refused,

@@ -120,7 +120,8 @@ def explain(answer: Answer, labels: Sequence[str], name: str, top: int = 3) -> E
     """
     several, shown = answer.thresholds is not None, answer.displayed(top)
     if several:
-        shown = tuple(one for one in answer.displayed(len(labels)) if one.label in dict(answer.label_set))
+        chosen = dict(answer.label_set)
+        shown = tuple(one for one in answer.displayed(len(labels)) if one.label in chosen)
     # A head that reads no history gives the same numbers twice; both are then calibrated as its answer is.
     unread = np.array_equal(answer.calibrated_logits, answer.plain_logits)
     with_history = answer.alone_logits if unread else answer.calibrated_logits

@@ -102,7 +102,7 @@ class WorkerProcess(AbstractContextManager["WorkerProcess"]):
 
     def __exit__(self, *error: object) -> None:
         try:
-            if self._pool is not None and error[0] is not None:  # nobody waits for what it is at
+            if self._pool is not None and error[0] is not None:  # no caller waits for its result
                 for process in list((self._pool._processes or {}).values()):
                     process.terminate()
             if self._pool is not None:

@@ -422,6 +422,6 @@ def test_what_was_not_timed_is_said_to_be_not_measured(document, bundle):
     target = Target(bundle.folder.name, bundle, ("onnxruntime", "fp32"), read_album(bundle, None), bundle.folder)
     alone = structs.replace(document, rows=tuple(rows(document, "stages").values()), memory=())
     (found,) = fastest([target], alone)
-    told = [*fastest_lines(structs.replace(alone, fastest=(found,)))]
-    assert told[2] == "  memory: not measured; start: not measured"
+    lines = [*fastest_lines(structs.replace(alone, fastest=(found,)))]
+    assert lines[2] == "  memory: not measured; start: not measured"
     assert not [*fastest([target], structs.replace(alone, rows=()))]

@@ -143,7 +143,7 @@ def test_an_untrained_head_is_not_delivered(tiny_run, head):
 
 
 def test_a_head_that_only_knows_classes_of_the_closed_pass_is_not_delivered(tiny_run, head):
-    """It answers one class, which most photos show and the open pass deletes."""
+    """Answer one class, which most photos show and the open pass deletes."""
     bank = tiny_run.bank(tiny_run.backbone()).of_split("validation")
     model = iciia_head(head)
     model.gate.forward = lambda *arguments: torch.ones(len(arguments[0]))
